@@ -175,13 +175,13 @@ def _shards_rate(shards: Path) -> float:
     """Read blocks as the loader does, several at a time."""
     from paceline.data.reading.blocks import BlockStore, Buffers
     from paceline.data.reading.sharded import ShardedDataset
-    from paceline.data.reading.stages import Clock
+    from paceline.data.reading.stages import StageClock
 
     for path in sorted(shards.glob("*.tar")):
         forget(path)
     dataset = ShardedDataset(shards)
     blocks = [number for number, row in enumerate(dataset.blocks) if row["end"] <= _COLD_BYTES]
-    store = BlockStore(dataset, Buffers(), 256 << 20, Clock(), lambda waited_s: None)
+    store = BlockStore(dataset, Buffers(), 256 << 20, StageClock(), lambda waited_s: None)
     store.allow(_READERS)
     begun = time.perf_counter()
     store.want(blocks)

@@ -28,7 +28,6 @@ TABLES = (
     "launch/engines",
 )  # a file for each row
 MODULES = {  # ceilings of folders that are still above the limit
-    "data": 60,
     "report/page": 39,
     "cli": 37,
     "report": 36,
@@ -36,10 +35,10 @@ MODULES = {  # ceilings of folders that are still above the limit
     "tune/patches": 23,
     "train": 22,
 }
-ONE_IMPORTER = 191
-ONE_LINERS = 240
-SHARED_CLASS_NAMES = 25
-UNCLEAR_NAMES = 1.6  # percent
+ONE_IMPORTER = 185
+ONE_LINERS = 239
+SHARED_CLASS_NAMES = 17
+UNCLEAR_NAMES = 1.4  # percent
 
 # What names are not made of: docs/decisions/0038-packages.md has the field's words for them.
 UNCLEAR_WORDS = frozenset(

@@ -20,17 +20,17 @@ def command(folder: str) -> int:
 
     DATASET is a folder that `paceline data convert` wrote, or the URL of one in object storage.
     """
-    from paceline.data.convert.describe import described, described_tokens
+    from paceline.data.convert.describe import describe, describe_tokens
     from paceline.data.format.folders import is_url
     from paceline.data.format.tokens import CONTENTS_FILE, read_tokens
     from paceline.data.reading.sharded import ShardedDataset
 
     if is_url(folder):
-        lines = described(ShardedDataset(folder, cache=False))
+        lines = describe(ShardedDataset(folder, cache=False))
     elif (Path(folder) / CONTENTS_FILE).exists():
-        lines = described_tokens(Path(folder), read_tokens(Path(folder)))
+        lines = describe_tokens(Path(folder), read_tokens(Path(folder)))
     else:
-        lines = described(ShardedDataset(folder))
+        lines = describe(ShardedDataset(folder))
     for line in lines:
         click.echo(line)
     return 0

@@ -55,7 +55,7 @@ def split(loader: Any, world: World, micro_batches: int, *, dealt: bool = False)
 
 
 def _part_of_ours(loader: Loader, world: World, micro_batches: int) -> Loader:
-    from paceline.data.loader.dealt import part_of, settings_of
+    from paceline.data.loader.loader import part_of, settings_of
 
     ranks, whole = world.layout.samples, settings_of(loader)["ends"] != "even"
     _check_sizes(loader.batch_size, 0 if whole else len(loader.dataset), ranks, micro_batches)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from paceline.data.convert.mixing import mixing_of
+from paceline.data.convert.describe import mixing_of
 from paceline.data.order.order import Shuffle
 
 BLOCKS = np.arange(0, 10_000, 100)

@@ -12,7 +12,7 @@ from PIL import Image
 from tests.data.making import jpeg
 
 from paceline.data.convert.lossless import in_intervals, jpegtran
-from paceline.data.format.jpeg import Frame, NotAJpeg, best_interval, header_of, intervals_of
+from paceline.data.format.jpeg import JpegFrame, NotAJpeg, best_interval, header_of, intervals_of
 from paceline.data.reading.crops import Boxes
 from paceline.data.reading.jpeg_parts import Parts, parts_of
 from paceline.data.reading.pictures import Box, Decoder
@@ -28,7 +28,7 @@ def parts_in(files: list[bytes], boxes: list[Box], *, beyond: bool = False) -> P
     """What has to be decoded of some pictures."""
     headers = [header_of(data) for data in files]
     offsets = [intervals_of(data, header) for data, header in zip(files, headers, strict=True)]
-    frames = Frame(*map(np.array, zip(*(header.frame for header in headers), strict=True)))
+    frames = JpegFrame(*map(np.array, zip(*(header.frame for header in headers), strict=True)))
     sides = (np.array(side) for side in zip(*boxes, strict=True))
     whole = Boxes(*sides, np.zeros(len(boxes), bool))
     return parts_of(frames, [np.empty(0, np.int32) if o is None else o for o in offsets], whole, beyond=beyond)

@@ -7,7 +7,7 @@ from tests.data.loader.test_loader import Numbers
 
 from paceline.core.errors import UsageError
 from paceline.data import Loader
-from paceline.data.loader.dealt import part_of
+from paceline.data.loader.loader import part_of
 
 
 def loader(**settings) -> Loader:

@@ -27,7 +27,7 @@ from paceline.data.convert.convert import Options, convert
 from paceline.data.format.index import DamagedData
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.processes import manner_of
-from paceline.data.order.ranks import Share, share_here
+from paceline.data.order.ranks import Share, share_of_host
 from paceline.data.reading.crops import CenterCrop, RandomResizedCrop
 from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.sources.image_folder import image_folder
@@ -491,7 +491,7 @@ def slowly(sample):
 
 def test_threads_are_raised_where_the_training_waits_and_stay_where_it_does_not(shards, monkeypatch):
     share = Share(cores=8, spare_cores=64.0, memory_bytes=1 << 30)
-    monkeypatch.setattr("paceline.data.loader.loader.share_here", lambda: share)
+    monkeypatch.setattr("paceline.data.loader.loader.share_of_host", lambda: share)
     loader = Loader(shards, 4, True, transform=slowly)
     assert loader.threads == 2
     deadline = time.monotonic() + 60
@@ -521,9 +521,9 @@ def test_a_share_of_the_machine_is_what_groups_and_the_launcher_leave(tmp_path, 
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     files = LocalFiles(tmp_path, frozenset(range(16)))
-    assert share_here(files) == Share(cores=8, spare_cores=24.0, memory_bytes=4 << 30)
+    assert share_of_host(files) == Share(cores=8, spare_cores=24.0, memory_bytes=4 << 30)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    assert share_here(files) == Share(cores=2, spare_cores=30.0, memory_bytes=1 << 30, ranks=4)
+    assert share_of_host(files) == Share(cores=2, spare_cores=30.0, memory_bytes=1 << 30, ranks=4)
 
 
 # -- transforms of batches -----------------------------------------------------------------------------

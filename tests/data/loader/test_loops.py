@@ -16,7 +16,7 @@ from paceline.core.errors import UsageError
 from paceline.data import Loader
 from paceline.data.batches.own_generators import own_generators
 from paceline.data.convert.convert import Options, convert
-from paceline.data.order.rank_counts import ranks_here
+from paceline.data.order.ranks import ranks_on_host
 from paceline.data.sources.image_folder import image_folder
 
 MODULE = np.random.default_rng(5)
@@ -114,11 +114,11 @@ RANKS = """
 
     def main(rank, port):
         from paceline.data import Loader
-        from paceline.data.order.rank_counts import ranks_here
+        from paceline.data.order.ranks import ranks_on_host
         logging.basicConfig(format=f"{rank}: %(message)s", stream=sys.stdout)
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
         loader = Loader(list(range(8)), 2, threads=0)
-        print(rank, "ranks", ranks_here(), "steps", len(list(loader)), flush=True)
+        print(rank, "ranks", ranks_on_host(), "steps", len(list(loader)), flush=True)
         dist.barrier()
         if rank == 0:
             print("alone", len(list(Loader(list(range(6)), 2, threads=0))), flush=True)
@@ -162,4 +162,4 @@ def test_launchers_say_how_many_ranks_share_a_host(monkeypatch, variables, ranks
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    assert ranks_here() == ranks
+    assert ranks_on_host() == ranks

@@ -11,11 +11,10 @@ import torch
 
 from paceline.core.errors import UsageError
 from paceline.data import Loader
-from paceline.data.loader.crew import Crew
-from paceline.data.loader.prefetch import made_ahead
-from paceline.data.loader.to_device import Here, bytes_of, delivery_to, each_tensor, samples_of
+from paceline.data.loader.prefetch import ThreadPool, made_ahead
+from paceline.data.loader.to_device import HostDelivery, bytes_of, delivery_to, each_tensor, samples_of
 from paceline.data.loader.tuning import Pace
-from paceline.data.reading.stages import Clock
+from paceline.data.reading.stages import StageClock
 
 
 class Steady:
@@ -48,7 +47,7 @@ class Watched:
         return 10 * number
 
 
-class Noted(Here):
+class Noted(HostDelivery):
     """A delivery that notes what it hears of before it takes it."""
 
     def __init__(self) -> None:
@@ -62,7 +61,7 @@ class Noted(Here):
 def test_it_comes_in_order_and_no_more_is_made_than_there_is_room_for(threads):
     make = Watched()
     found = []
-    for number, made in made_ahead(range(20), make, Steady(threads, 2), Here()):
+    for number, made in made_ahead(range(20), make, Steady(threads, 2), HostDelivery()):
         found.append((number, *made))
         assert len(make.begun) <= len(found) + max(1, threads) + 2
     assert found == [(number, 10 * number) for number in range(20)]
@@ -72,7 +71,7 @@ def test_it_comes_in_order_and_no_more_is_made_than_there_is_room_for(threads):
 def test_another_pace_holds_from_the_next_one_on():
     make, pacer = Watched(0.005), Steady(1, 8)
     most = []
-    for number, _ in made_ahead(range(60), make, pacer, Here()):
+    for number, _ in made_ahead(range(60), make, pacer, HostDelivery()):
         if number in (20, 40):
             most.append(make.most)
             make.most = 0
@@ -93,17 +92,17 @@ def test_a_fault_comes_in_its_turn_and_nobody_is_left():
 
     found = []
     with pytest.raises(ValueError, match="the third"):
-        found.extend(made for _, (made,) in made_ahead(range(9), make, Steady(3, 2), Here()))
+        found.extend(made for _, (made,) in made_ahead(range(9), make, Steady(3, 2), HostDelivery()))
     assert not [one for one in threading.enumerate() if one.name.startswith("paceline")]
 
 
 def test_who_is_closed_makes_nothing_more():
     make = Watched(0.01)
-    crew = Crew(make, "paceline-test")
-    crew.allow(2)
-    asked = [crew.ask(number) for number in range(50)]
+    pool = ThreadPool(make, "paceline-test")
+    pool.allow(2)
+    asked = [pool.ask(number) for number in range(50)]
     asked[0].result()
-    crew.close()
+    pool.close()
     begun = len(make.begun)
     assert begun < 50
     assert all(one.done() for one in asked)
@@ -130,10 +129,10 @@ def test_tensors_are_found_in_whatever_collates_make():
 
 
 def test_devices():
-    assert type(delivery_to(None, Clock())) is type(delivery_to("cpu", Clock())) is Here
-    assert delivery_to("cpu", Clock()).at_once(7) == 7
+    assert type(delivery_to(None, StageClock())) is type(delivery_to("cpu", StageClock())) is HostDelivery
+    assert delivery_to("cpu", StageClock()).at_once(7) == 7
     with pytest.raises(UsageError, match="Copy batches to other devices yourself"):
-        delivery_to("meta", Clock())
+        delivery_to("meta", StageClock())
     if not torch.cuda.is_available():
         with pytest.raises(UsageError, match="torch sees no such device"):
             list(Loader(list(range(4)), 2, device="cuda"))  # a CUDA build of torch is asked in the first loop only

@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 
 from paceline.data import Loader
 from paceline.data.loader.to_device import ToDevice
-from paceline.data.reading.stages import Clock
+from paceline.data.reading.stages import StageClock
 from paceline.inprocess.side_stream import can_copy
 
 
@@ -112,7 +112,7 @@ def stacked(samples: list[torch.Tensor]) -> torch.Tensor:
 def loader_to(device: FakeDevice, threads: int = 2) -> tuple[Loader, Numbers]:
     data = Numbers()
     loader = Loader(data, 1, threads=threads, collate_fn=stacked)
-    loader._delivery = ToDevice(torch.device("cpu"), Clock(), lambda: (torch.device("cpu"), device))
+    loader._delivery = ToDevice(torch.device("cpu"), StageClock(), lambda: (torch.device("cpu"), device))
     return loader, data
 
 
@@ -214,7 +214,7 @@ class Record:
 
 def test_what_is_no_plain_tensor_is_moved_by_its_own_function():
     device = FakeDevice()
-    way = ToDevice(torch.device("cpu"), Clock(), lambda: (torch.device("cpu"), device))
+    way = ToDevice(torch.device("cpu"), StageClock(), lambda: (torch.device("cpu"), device))
     packed = pack_padded_sequence(torch.arange(6.0).reshape(2, 3, 1), [3, 2], batch_first=True)
     batch = OrderedDict(
         packed=packed,
@@ -236,7 +236,7 @@ import gc, os
 import torch
 from paceline.core.forks import keep_in_children
 from paceline.data import Loader
-from paceline.data.reading.stages import Clock
+from paceline.data.reading.stages import StageClock
 from paceline.data.loader.to_device import ToDevice
 
 owner = os.getpid()
@@ -283,7 +283,7 @@ def together(samples):
 
 def prepared(threads):
     loader = Loader(Numbers(), 2, threads=threads, collate_fn=together)
-    loader._delivery = ToDevice(torch.device("cpu"), Clock(), lambda: (torch.device("cpu"), Device()))
+    loader._delivery = ToDevice(torch.device("cpu"), StageClock(), lambda: (torch.device("cpu"), Device()))
     return loader
 
 def after(pid):

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.data.order.counter_rng import key_of, numbers, permutation
-from paceline.data.order.order import Order, Shuffle
+from paceline.data.order.order import EpochOrder, Shuffle
 from paceline.data.order.slices import Slice, after, planned, positions, steps_left
 
 BLOCKS = st.lists(st.integers(0, 9), min_size=1, max_size=12)  # samples of each; some are empty
@@ -16,12 +16,12 @@ SHUFFLES = st.one_of(
 )
 
 
-def order_of(sizes: list[int], shuffle: Shuffle | None, epoch: int = 0) -> Order:
+def order_of(sizes: list[int], shuffle: Shuffle | None, epoch: int = 0) -> EpochOrder:
     first = np.append(0, np.cumsum(sizes))[:-1].astype(np.int64)
-    return Order(first, sum(sizes), shuffle, epoch)
+    return EpochOrder(first, sum(sizes), shuffle, epoch)
 
 
-def every(order: Order) -> list[int]:
+def every(order: EpochOrder) -> list[int]:
     return order.ids(np.arange(order.samples)).tolist()
 
 

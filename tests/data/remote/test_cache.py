@@ -173,10 +173,10 @@ def test_a_data_set_that_is_another_now_is_kept_apart(store, tmp_path):
 
 PROGRAM = """
 import sys
-from paceline.data.reading.sharded import Place, ShardedDataset
+from paceline.data.reading.sharded import SamplePlace, ShardedDataset
 dataset = ShardedDataset(sys.argv[1], cache=sys.argv[2], wait_s=0.01, request_s=float(sys.argv[3]))
 for shard in range(len(dataset.contents.shards)):
-    dataset.payload("image", Place(shard, 0))
+    dataset.payload("image", SamplePlace(shard, 0))
 print("done", flush=True)
 """
 

@@ -16,7 +16,7 @@ from tests.data.remote.stores import Served, always, serving
 from paceline.core.errors import UsageError
 from paceline.data.convert.verify import verify
 from paceline.data.format.index import DamagedData
-from paceline.data.reading.sharded import Place, ShardedDataset
+from paceline.data.reading.sharded import SamplePlace, ShardedDataset
 from paceline.data.reading.token_dataset import TokenDataset
 
 
@@ -91,9 +91,9 @@ def test_what_needs_a_folder_says_so(store):
 
 def test_samples_one_by_one(store):
     local, remote = ShardedDataset(store.folder), ShardedDataset(store.url, cache=False, tries=1)
-    places = [Place(0, row) for row in range(local.contents.shards[0].samples)]
+    places = [SamplePlace(0, row) for row in range(local.contents.shards[0].samples)]
     assert [remote.payload("image", one) for one in places] == [local.payload("image", one) for one in places]
     assert store.asked[local.contents.shards[0].file] == 1  # what was fetched last is in memory
     store.fault = always(stores.busy, local.contents.shards[1].file)
     with pytest.raises(DamagedData, match="503"):
-        remote.payload("image", Place(1, 0))
+        remote.payload("image", SamplePlace(1, 0))

@@ -1,4 +1,4 @@
-"""What are batches of shards made with? Bytes of samples in memory, their checksums, and arrays that are used again."""
+"""What batches of shards are made with: bytes of samples in memory, their checksums, and arrays that are reused."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from paceline.core.forks import keep_in_children
 from paceline.data.batches.faults import Faults
 from paceline.data.reading.blocks import BlockStore
-from paceline.data.reading.decoded_cache import Cache
-from paceline.data.reading.sharded import Place, ShardedDataset
-from paceline.data.reading.stages import Clock
+from paceline.data.reading.decoded_cache import DecodedCache
+from paceline.data.reading.sharded import SamplePlace, ShardedDataset
+from paceline.data.reading.stages import StageClock
 
 Numbers = NDArray[np.int64]
 _FREE = 2  # references to an array that nobody else has: of the list, and of the call that counts them
@@ -27,7 +27,7 @@ def unpinned_array(shape: tuple[int, ...]) -> NDArray[np.uint8]:
     return np.empty(shape, np.uint8)
 
 
-class Arrays:
+class ArrayPool:
     """Arrays of batches that are used again once the training has let go of them: new memory costs page faults."""
 
     def __init__(self, most: int, make: Callable[[tuple[int, ...]], NDArray[np.uint8]] = unpinned_array) -> None:
@@ -55,7 +55,7 @@ class Arrays:
             return made
 
 
-class Kept(NamedTuple):
+class SampleBytes(NamedTuple):
     """Bytes of a sample in memory, how many they should be, and their checksum."""
 
     data: memoryview
@@ -64,29 +64,29 @@ class Kept(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reach:
+class BatchContext:
     """What batches of a sharded data set are made with."""
 
     dataset: ShardedDataset
     store: BlockStore
-    clock: Clock
+    clock: StageClock
     faults: Faults
     seed: int
-    cache: Cache | None = None  # of pictures that were decoded
+    cache: DecodedCache | None = None  # of pictures that were decoded
 
-    def payloads(self, name: str, ids: Numbers, places: Sequence[Place]) -> list[Kept]:
+    def payloads(self, name: str, ids: Numbers, places: Sequence[SamplePlace]) -> list[SampleBytes]:
         """Return the bytes of samples, as they lie in blocks in memory, with what they should be."""
         told = self.dataset.gathered(name, ("offset", "length", "crc32"), places)
         numbers = (np.searchsorted(self.dataset.blocks["first"], ids, side="right") - 1).tolist()
         blocks = {number: self.store.get(number) for number in dict.fromkeys(numbers)}
         return [
-            Kept(blocks[number].part(offset, length), length, crc32)
+            SampleBytes(blocks[number].part(offset, length), length, crc32)
             for number, offset, length, crc32 in zip(
                 numbers, *(column.tolist() for column in told.values()), strict=True
             )
         ]
 
-    def checked(self, name: str, place: Place, kept: Kept) -> memoryview:
+    def checked(self, name: str, place: SamplePlace, kept: SampleBytes) -> memoryview:
         """Return the bytes of a sample, if they are those that were written.
 
         Raises:

@@ -1,4 +1,4 @@
-"""How does a batch come about? From the numbers of its samples, in one thread, each column straight into one array."""
+"""Batches by the numbers of their samples. One thread makes a batch, each column straight into one array."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.batches.batch_context import Reach
+from paceline.data.batches.batch_context import BatchContext
 from paceline.data.batches.faults import Faults, collated, named
 from paceline.data.batches.own_generators import own_generators
 from paceline.data.batches.sample_seeding import at_once, batch_getter, own_draws
 from paceline.data.format.model import KEY, Column
 from paceline.data.reading.pictures import decoder_for, value_of
-from paceline.data.reading.sharded import Place, ShardedDataset, missing_of, sample_keys, sample_of
-from paceline.data.reading.stages import Clock
+from paceline.data.reading.sharded import SamplePlace, ShardedDataset, missing_of, sample_keys, sample_of
+from paceline.data.reading.stages import StageClock
 from paceline.data.reading.token_dataset import TokenDataset
 
 Numbers = NDArray[np.int64]
@@ -38,7 +38,7 @@ class SampleBatches:
 
     def __init__(
         self,
-        reach: Reach,
+        context: BatchContext,
         columns: Sequence[Column],
         transform: Callable[[Mapping[str, Any]], Any] | None,
         collate: Callable[[list[Any]], Any] | None,
@@ -49,14 +49,14 @@ class SampleBatches:
         """Prepare making batches.
 
         Args:
-            reach: What batches are made of.
+            context: What batches are made of.
             columns: What samples have.
             transform: The user's function of a sample.
             collate: The user's function of a list of samples.
             exact: Whether pictures are decoded as PIL does.
             draws: Whether the function may draw random numbers, from the generators of this process.
         """
-        self._reach = reach
+        self._context = context
         self._draws = draws and transform is not None
         self._generators = own_generators(transform) if self._draws else []
         self._columns = list(columns)
@@ -67,11 +67,11 @@ class SampleBatches:
     def make(self, ids: Numbers, epoch: int) -> Any:
         """Make a batch as `torch.utils.data.default_collate` does, or as the user's function does."""
         made: list[Any] = []
-        dataset = self._reach.dataset
+        dataset = self._context.dataset
         places = dataset.places(ids)
         columns = {column.name: self._column(column, ids, places) for column in self._columns}
-        seeds = (self._reach.seed, epoch) if self._draws else None
-        with self._reach.clock.batch() as lap, own_draws(seeds, self._generators) as drawing:
+        seeds = (self._context.seed, epoch) if self._draws else None
+        with self._context.clock.batch() as lap, own_draws(seeds, self._generators) as drawing:
             for number, place in enumerate(places):
                 try:
                     sample = {c.name: self._value(c, place, columns[c.name][number]) for c in self._columns}
@@ -80,7 +80,7 @@ class SampleBatches:
                     made.append(sample if self._transform is None else self._transform(sample))
                     lap.mark("transform")
                 except Exception as error:
-                    self._reach.faults.met_in(dataset.name(place), error)
+                    self._context.faults.met_in(dataset.name(place), error)
             batch = collated(made, len(ids), self._collate or self._by_column)
             lap.mark("collate", len(ids))
         return batch
@@ -95,21 +95,21 @@ class SampleBatches:
         rest = default_collate([{name: one[name] for name in one if name not in optional} for one in made])
         return {c.name: [one[c.name] for one in made] if c.name in optional else rest[c.name] for c in self._columns}
 
-    def _column(self, column: Column, ids: Numbers, places: Sequence[Place]) -> Sequence[Any]:
-        dataset, found = self._reach.dataset, list[Any]()
+    def _column(self, column: Column, ids: Numbers, places: Sequence[SamplePlace]) -> Sequence[Any]:
+        dataset, found = self._context.dataset, list[Any]()
         if column.is_number:
             found = dataset.numbers(column.name, places).tolist()
         elif column.name == KEY:
             return sample_keys(dataset, places)
         else:
-            found = list(self._reach.payloads(column.name, ids, places))
+            found = list(self._context.payloads(column.name, ids, places))
         missing = missing_of(dataset, column, places)
         return [None if gone else one for one, gone in zip(found, missing, strict=True)]
 
-    def _value(self, column: Column, place: Place, kept: Any) -> Any:
+    def _value(self, column: Column, place: SamplePlace, kept: Any) -> Any:
         if column.is_number or column.name == KEY or kept is None:
             return kept
-        return value_of(column, self._reach.checked(column.name, place, kept), self._decoder)
+        return value_of(column, self._context.checked(column.name, place, kept), self._decoder)
 
 
 class ShardedSamples:
@@ -150,7 +150,7 @@ class DatasetBatches:
         self,
         dataset: Any,
         collate: Callable[[list[Any]], Any] | None,
-        clock: Clock,
+        clock: StageClock,
         faults: Faults,
         seed: int | None,
     ) -> None:
@@ -195,7 +195,7 @@ class DatasetBatches:
 class TokenBatches:
     """Batches of windows of tokens, gathered in one go."""
 
-    def __init__(self, dataset: TokenDataset, clock: Clock) -> None:
+    def __init__(self, dataset: TokenDataset, clock: StageClock) -> None:
         self._dataset = dataset
         self._clock = clock
 

@@ -1,4 +1,4 @@
-"""What becomes of bad samples? The first ends the loop, or they are counted and good ones take their places."""
+"""Bad samples: the first ends the loop, or they are counted and good ones take their places."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From what do samples draw? From generators of the whole process, seeded for each by seed, epoch and its number.
+"""Seeds the global random generators for each sample, by seed, epoch and the number of the sample.
 
 So what a sample draws does not depend on who makes it, or when. Where the training's own process makes samples, its
 generators are given back as they were: what the training draws does not depend on its data either.
@@ -17,7 +17,7 @@ import numpy as np
 from paceline.data.batches.own_generators import restore, seed_own, states_of
 from paceline.data.order.counter_rng import key_of
 
-_SAMPLES = 3  # a sample's draws: for what a key is
+_SAMPLES, _BATCHES = 3, 4  # what a key is for: what a sample draws, what a user's function of a batch draws
 
 
 def seed_generators(seeds: tuple[int, int], number: int, own: Sequence[Any] = ()) -> None:
@@ -115,3 +115,19 @@ def same(one: list[Any], other: list[Any]) -> bool:
     numpy_one, numpy_other = one[1], other[1]
     same_numpy = bool((numpy_one[1] == numpy_other[1]).all()) and numpy_one[2:] == numpy_other[2:]
     return one[0] == other[0] and same_numpy and same_torch
+
+
+def transformed(batch: Any, change: Callable[[Any, Any], Any], seeds: tuple[int, int], first: int) -> Any:
+    """Return a batch after the user's own function of it.
+
+    Args:
+        batch: What was made.
+        change: The function, of the batch and a `torch.Generator`.
+        seeds: Seed and epoch.
+        first: Number of the first sample of the batch: with the seeds it seeds the generator.
+    """
+    import torch
+
+    generator = torch.Generator()
+    generator.manual_seed(key_of(*seeds, _BATCHES, first) & 0x7FFFFFFFFFFFFFFF)
+    return change(batch, generator)

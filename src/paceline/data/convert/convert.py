@@ -1,4 +1,4 @@
-"""How does a data set become shards? Planned whole, each shard made by one process, and in its place when it is done.
+"""Converts a data set to shards. The whole is planned first; one process makes a shard and puts it in its place.
 
 So a conversion that was interrupted goes on where it was, and what is there at the end is what was planned: samples are
 mixed once, by a seed, so that blocks that are read in one piece hold samples from everywhere.

@@ -1,25 +1,27 @@
-"""What is in a data set of shards, in words?"""
+"""Describes a data set for `paceline data inspect`: its columns, how it is cut, and how well a shuffle mixes it."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from paceline.core import units
-from paceline.data.convert.mixing import mixing_of
 from paceline.data.format.image_modes import EACH
 from paceline.data.format.model import Column
 from paceline.data.format.tokens import TokenContents
-from paceline.data.order.order import Shuffle
+from paceline.data.order.order import EpochOrder, Numbers, Shuffle
 from paceline.data.reading.sharded import ShardedDataset
 
+_BATCHES = 200  # that are looked at
 _MOST_CLASSES = 8
 _ORDER = {True: "shuffled", False: "in their original order"}
 
 
-def described(dataset: ShardedDataset) -> list[str]:
+def describe(dataset: ShardedDataset) -> list[str]:
     """Return lines about a data set: what it has, how it is cut, and its columns."""
     contents = dataset.contents
     size = sum(shard.bytes for shard in contents.shards)
@@ -36,7 +38,7 @@ def described(dataset: ShardedDataset) -> list[str]:
     return lines
 
 
-def described_tokens(folder: Path, contents: TokenContents) -> list[str]:
+def describe_tokens(folder: Path, contents: TokenContents) -> list[str]:
     """Return lines about a folder of tokens."""
     size = contents.tokens * np.dtype(contents.dtype).itemsize
     return [
@@ -74,3 +76,43 @@ def _column(dataset: ShardedDataset, column: Column) -> list[str]:
     parts = np.concatenate([np.diff(own[f"{column.name}.first_interval"]) for own in arrays])
     cut = int((parts > 0).sum())
     return [line, f"{cut:,} of {len(parts):,} images can be decoded partially"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """What a shuffle does to a data set."""
+
+    batch: int  # samples
+    blocks: float  # that a batch is made of, on average
+    perfect: float  # of how many it would be made if all samples were mixed with each other
+    epochs_alike: float  # correlation of the places that samples have in two epochs; 0: not at all
+
+
+def mixing_of(first: Numbers, samples: int, shuffle: Shuffle | None, batch: int = 64) -> Mixing:
+    """Look at some batches of an epoch, and at two epochs.
+
+    Args:
+        first: Number of the first sample of each block.
+        samples: Of all of them.
+        shuffle: How they are mixed; None: not at all.
+        batch: Samples of a batch.
+    """
+    one, other = (EpochOrder(first, samples, shuffle, epoch).ids(np.arange(samples)) for epoch in (0, 1))
+    batch = min(batch, samples)
+    begins = np.linspace(0, samples - batch, min(_BATCHES, max(1, samples // batch))).astype(np.int64)
+    blocks = np.searchsorted(first, one, side="right")
+    sizes = np.diff(np.append(first, samples)) / samples
+    return Mixing(
+        batch=batch,
+        blocks=float(np.mean([len(np.unique(blocks[begin : begin + batch])) for begin in begins])),
+        perfect=float((1 - (1 - sizes) ** batch).sum()),
+        epochs_alike=_alike(one, other),
+    )
+
+
+def _alike(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
+    """Return the correlation of the places of samples in two orders."""
+    if len(one) < 2:
+        return 1.0
+    places = [np.argsort(order, kind="stable") for order in (one, other)]
+    return float(np.corrcoef(places[0], places[1])[0, 1])

@@ -1,4 +1,4 @@
-"""How do shards become what other tools read? TFRecord, HDF5, or tars for WebDataset, each whole or not at all."""
+"""Exports shards as TFRecord, HDF5, or tars for WebDataset. Each file is written as a whole."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.core.files import replacing
 from paceline.data.format.model import Column
 from paceline.data.format.tfrecord import encoded, framed
-from paceline.data.reading.sharded import Place, ShardedDataset, missing_of
+from paceline.data.reading.sharded import SamplePlace, ShardedDataset, missing_of
 
 FORMATS = ("tfrecord", "hdf5", "webdataset")
 CLASSES_FILE = "classes.txt"
@@ -87,7 +87,7 @@ def _classes(dataset: ShardedDataset, dest: Path) -> list[Path]:
 
 
 def _rows(dataset: ShardedDataset, shard: int) -> Iterator[Row]:
-    places = [Place(shard, row) for row in range(dataset.contents.shards[shard].samples)]
+    places = [SamplePlace(shard, row) for row in range(dataset.contents.shards[shard].samples)]
     columns = dataset.contents.columns
     numbers = {c.name: dataset.numbers(c.name, places).tolist() for c in columns if c.is_number}
     for row, place in enumerate(places):
@@ -145,7 +145,7 @@ def _hdf5(dataset: ShardedDataset, dest: Path, progress: Progress) -> Path:
             for row_of, row in enumerate(_rows(dataset, shard)):
                 for column in dataset.contents.columns:
                     if column.name in row:
-                        own[column.name][done] = _of_hdf5(dataset, Place(shard, row_of), column, row[column.name])
+                        own[column.name][done] = _of_hdf5(dataset, SamplePlace(shard, row_of), column, row[column.name])
                 done += 1
                 progress(done, len(dataset))
         if dataset.contents.classes:
@@ -153,7 +153,7 @@ def _hdf5(dataset: ShardedDataset, dest: Path, progress: Progress) -> Path:
     return dest
 
 
-def _of_hdf5(dataset: ShardedDataset, place: Place, column: Column, value: bytes | int | float) -> Any:
+def _of_hdf5(dataset: ShardedDataset, place: SamplePlace, column: Column, value: bytes | int | float) -> Any:
     if not isinstance(value, bytes):
         return value
     if column.kind != "text":

@@ -1,4 +1,4 @@
-"""How does a JPEG become one that is fast to decode, without a pixel changed? jpegtran moves its coefficients over.
+"""Recodes a JPEG with jpegtran, so that it is fast to decode. No pixel changes.
 
 Progressive coding takes two to three times as long to decode; it becomes baseline.
 And restart markers, some to each row of blocks, let a crop decode only what it needs (`paceline.data.format.jpeg`).

@@ -1,4 +1,4 @@
-"""How is a shard written? A tar that any tool reads, samples one after the other, and its index; whole, or not at all.
+"""Writes a shard: a tar that any tool reads, samples one after the other, and its index. Both are written as a whole.
 
 Files of a sample share a name and differ in their suffix, as WebDataset has it: ``000000017.jpg``, ``000000017.cls``.
 Numbers are written as text too, so that a reader without the index has them.

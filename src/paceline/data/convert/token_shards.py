@@ -1,4 +1,4 @@
-"""How does text become files of tokens, and are they still what was written? One file after the other, each whole.
+"""Writes text as files of tokens, one after the other, each as a whole, and verifies them.
 
 What is done is noted with each file: a conversion that was interrupted reads past the documents it has, and goes on.
 """

@@ -1,4 +1,4 @@
-"""Is a data set what was written? Every tar, every index and every byte of every sample, against its checksum."""
+"""Verifies a data set: every tar, every index and every byte of every sample, against its checksum."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.data.convert.shard_writer import crc32_of
 from paceline.data.format.contents import blocks_of, write_contents
 from paceline.data.format.index import DamagedData
 from paceline.data.format.model import Shard
-from paceline.data.reading.sharded import Place, ShardedDataset
+from paceline.data.reading.sharded import SamplePlace, ShardedDataset
 from paceline.data.remote.asking import Unfetched
 
 
@@ -88,7 +88,7 @@ def _checked(dataset: ShardedDataset, number: int, shard: Shard) -> Iterator[str
     yield from _archive(dataset, shard)
     for row in range(min(rows, shard.samples)):
         try:
-            yield sum(len(dataset.payload(name, Place(number, row))) for name in names)
+            yield sum(len(dataset.payload(name, SamplePlace(number, row))) for name in names)
         except DamagedData as error:
             yield str(error)
 

@@ -1,4 +1,4 @@
-"""What kind of column do bytes belong in? By the suffix of the file that they would be."""
+"""The kind of a column, by the suffix of the file that its bytes would be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a folder hold? Its `dataset.json`, and the blocks that are read in one piece."""
+"""The contents of a folder: its `dataset.json`, and the blocks that are read in one piece."""
 
 from __future__ import annotations
 

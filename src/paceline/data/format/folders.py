@@ -1,4 +1,4 @@
-"""Where do the bytes of a data set come from? A folder: on this machine, or in a store (`paceline.data.remote`)."""
+"""The folder of a data set, which its bytes come from: on this machine, or in a store (`paceline.data.remote`)."""
 
 from __future__ import annotations
 

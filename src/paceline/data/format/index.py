@@ -1,6 +1,6 @@
-"""Where does each sample of a shard lie? A NumPy archive beside the tar, with an array for each thing that is asked.
+"""The index of a shard, a NumPy archive beside the tar: where each sample lies, one array for each property.
 
-Of a column of bytes: ``<name>.offset``, ``.length``, ``.crc32`` and ``.suffix``; of images what `jpeg.Frame` has,
+Of a column of bytes: ``<name>.offset``, ``.length``, ``.crc32`` and ``.suffix``; of images what `JpegFrame` has,
 ``.height`` and ``.width`` and so on, 0 where it is not known, ``.mode``, and where intervals of blocks begin that can
 be decoded alone: of sample i ``.intervals[.first_interval[i]:.first_interval[i + 1]]``, with the end of the last; none
 where there are none. Of a column of numbers ``<name>.value``, and if samples have none ``<name>.missing``; of bytes
@@ -24,14 +24,14 @@ from numpy.typing import NDArray
 
 from paceline.core.errors import RecordError
 from paceline.data.format.image_modes import NotAnImage, image_header
-from paceline.data.format.jpeg import Frame, header_of, intervals_of
+from paceline.data.format.jpeg import JpegFrame, header_of, intervals_of
 from paceline.data.format.model import Column, Payload, Sample
 
 Array = NDArray[np.generic]
 _JPEG = b"\xff\xd8"
 _APART = "\0"  # the one character that no file's name has
 _CODE = ("utf-8", "surrogateescape")  # names of files may be any bytes
-_UNKNOWN = Frame(0, 0, 0, 0, 0, 0)
+_UNKNOWN = JpegFrame(0, 0, 0, 0, 0, 0)
 _LARGEST = 1 << 16  # side of a PNG, in pixels, that is believed
 _DECODED = (1, 3)  # components of JPEGs that simplejpeg makes RGB of
 _NOTHING = Payload(data=b"", suffix="")  # of a sample that has none; every other suffix has letters
@@ -57,7 +57,7 @@ class _Payloads:
     length: list[int] = field(default_factory=list)
     crc32: list[int] = field(default_factory=list)
     suffix: list[str] = field(default_factory=list)
-    frames: list[Frame[int]] = field(default_factory=list)
+    frames: list[JpegFrame[int]] = field(default_factory=list)
     modes: list[str] = field(default_factory=list)
     intervals: list[NDArray[np.int32]] = field(default_factory=list)
 
@@ -121,7 +121,7 @@ def _arrays(own: _Payloads) -> dict[str, Array]:
         "suffix": np.array(own.suffix, "S"),
     }
     if own.frames:
-        for key, values in zip(Frame._fields, zip(*own.frames, strict=True), strict=True):
+        for key, values in zip(JpegFrame._fields, zip(*own.frames, strict=True), strict=True):
             found[key] = np.array(values, np.int32)
         found["mode"] = np.array(own.modes, "S")
         found["intervals"] = np.concatenate(own.intervals)
@@ -129,7 +129,7 @@ def _arrays(own: _Payloads) -> dict[str, Array]:
     return found
 
 
-def _picture(value: Payload) -> tuple[str, Frame[int], NDArray[np.int32]]:
+def _picture(value: Payload) -> tuple[str, JpegFrame[int], NDArray[np.int32]]:
     """Return the mode and the size of an image, of a JPEG also what cuts it into parts; empty and 0 if not known."""
     try:
         mode, width, height = image_header(value.data)

@@ -1,4 +1,4 @@
-"""How is a JPEG cut into parts? Where its restart markers stand, and how to decode only the blocks that a crop needs.
+"""Restart markers of a JPEG, by which it is cut into parts, so that only the blocks that a crop needs are decoded.
 
 A restart marker (ITU-T T.81, B.1.1.3 and F.1.1.5.2) ends an interval of blocks whose coding depends on nothing before
 it. With some intervals, all of one length, to each row of blocks, any rectangle of intervals is a picture: the same
@@ -64,9 +64,9 @@ class Header:
         return whole and not self.progressive and self.scans == 1 and self.height > 0
 
     @property
-    def frame(self) -> Frame[int]:
+    def frame(self) -> JpegFrame[int]:
         """What has to be known to cut it."""
-        return Frame(
+        return JpegFrame(
             self.width, self.height, self.unit_width * self.interval, self.unit_height, self.height_at, self.body_at
         )
 
@@ -74,7 +74,7 @@ class Header:
 T = TypeVar("T")
 
 
-class Frame(NamedTuple, Generic[T]):
+class JpegFrame(NamedTuple, Generic[T]):
     """What has to be known of a picture to cut a part out of it, or of many: numbers, or arrays of them; pixels."""
 
     width: T

@@ -1,4 +1,4 @@
-"""What is a data set of shards? A folder of tars, an index beside each, and one file that says what there is."""
+"""The model of a data set of shards: a folder of tars, an index beside each, and one file that describes them."""
 
 from __future__ import annotations
 

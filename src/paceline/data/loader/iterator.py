@@ -1,4 +1,4 @@
-"""What does a `for` loop go over? The batches of one epoch, which end with the loop, however that ends."""
+"""The iterator of a loader: the batches of one epoch, which end with the loop, however that ends."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.core.forks import keep_in_children
 _HANDED = 8  # one batch in so many whose handing over is timed
 
 
-class Batches:
+class LoaderIterator:
     """An epoch in the middle of a loop. What ends the loop, or lets go of this, lets go of threads and files."""
 
     def __init__(self, made: Generator[Any], handed: Callable[[float, Any], None]) -> None:
@@ -30,7 +30,7 @@ class Batches:
         self._ended = self._replaced = False
         keep_in_children(self)
 
-    def __iter__(self) -> Batches:
+    def __iter__(self) -> LoaderIterator:
         return self
 
     def __next__(self) -> Any:

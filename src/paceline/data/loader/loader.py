@@ -1,4 +1,4 @@
-"""What takes the place of a `DataLoader`? Batches in the order of the epoch, made by threads, resumed anywhere.
+"""The loader, in place of torch's `DataLoader`: batches in the order of the epoch, made by threads, resumed anywhere.
 
     loader = Loader("photos/", batch_size=64, shuffle=True, transform=RandomResizedCrop(224), seed=1)
     for images, labels in loader: ...
@@ -21,30 +21,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import UsageError, whole_number
-from paceline.data.batches.batch_context import Arrays, Reach, unpinned_array
+from paceline.data.batches.batch_context import ArrayPool, BatchContext, unpinned_array
 from paceline.data.batches.batches import Maker
-from paceline.data.batches.changed import transformed
 from paceline.data.batches.faults import Faults
-from paceline.data.batches.substitutes import Replacing
-from paceline.data.loader.iterator import Batches
-from paceline.data.loader.pacer import Metronome
+from paceline.data.batches.replacements import BadBatchReplacer
+from paceline.data.batches.sample_seeding import transformed
+from paceline.data.loader.iterator import LoaderIterator
+from paceline.data.loader.pacer import AutoPacer
 from paceline.data.loader.prefetch import made_ahead
 from paceline.data.loader.processes import Rest, made_by_processes
 from paceline.data.loader.report import LoaderReport, report_of
 from paceline.data.loader.settings import bounds_of, chosen, first_pace, within_memory
-from paceline.data.loader.spec import processes_for, wanted_of
-from paceline.data.loader.steps_ahead import steps_ahead
-from paceline.data.loader.to_device import Here, bytes_of, delivery_to, pinned_array, samples_of
+from paceline.data.loader.spec import processes_for, spec_of
+from paceline.data.loader.to_device import HostDelivery, bytes_of, delivery_to, pinned_array, samples_of
 from paceline.data.loader.tuning import Pace
-from paceline.data.order.order import Order
+from paceline.data.order.order import EpochOrder
 from paceline.data.order.position import Position, position_of
-from paceline.data.order.rank_counts import begin_loop, ranks_here, tell_missing_ranks
-from paceline.data.order.ranks import Share, rank_and_world, share_here
+from paceline.data.order.ranks import (
+    Share,
+    begin_loop,
+    rank_and_world,
+    ranks_on_host,
+    share_of_host,
+    tell_missing_ranks,
+)
 from paceline.data.order.slices import Slice, steps_left
-from paceline.data.reading.blocks import BlockStore, Buffers
+from paceline.data.reading.blocks import BlockStore, Buffers, steps_ahead
 from paceline.data.reading.crops import Crop
 from paceline.data.reading.sharded import ShardedDataset
-from paceline.data.reading.stages import Clock, Lap, Spent
+from paceline.data.reading.stages import Lap, Spent, StageClock
 
 Numbers = NDArray[np.int64]
 _TRAINED = 3  # batches that the training may hold at a time, whose memory is used again
@@ -81,7 +86,7 @@ class Loader:
         self._own = own = chosen(settings)
         self._data = ShardedDataset(data) if isinstance(data, str | os.PathLike) else data
         self.batch_size = whole_number("batch_size", batch_size, 1)
-        self._wanted = wanted_of(self._data, transform, collate_fn, own)
+        self._spec = spec_of(self._data, transform, collate_fn, own)
         self._consumed = 0  # now; beside a position, for that is made anew only where somebody asks
         self._at = Position(
             seed=own.seed,
@@ -91,23 +96,23 @@ class Loader:
             window=own.window,
             lanes=own.lanes or self._slice.world,
             shuffle=shuffle,
-            dataset=self._wanted.digest,
+            dataset=self._spec.digest,
         )
         self._resumed, self._yielded = False, 0
-        self._shared_by(share_here())
-        self._pacer = Metronome(self._bounds, first_pace(self._bounds), self._share.spare_cores, self._paced)
-        self._clock = Clock()
+        self._shared_by(share_of_host())
+        self._pacer = AutoPacer(self._bounds, first_pace(self._bounds), self._share.spare_cores, self._paced)
+        self._clock = StageClock()
         self._faults = Faults(skip=own.on_error == "skip")
         self._delivery = delivery_to(own.device, self._clock)
-        self._cache = self._wanted.cache(own.decoded_cache, own.decoded_cache_bytes)
+        self._cache = self._spec.cache(own.decoded_cache, own.decoded_cache_bytes)
         self._forget()
         self._store: BlockStore | None = None
         self._maker: Maker | None = None
-        self._loop: ref[Batches] | None = None
+        self._loop: ref[LoaderIterator] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        wanted = self._wanted
-        arguments = self._data, self.batch_size, self._at.shuffle, wanted.transform, wanted.collate
+        spec = self._spec
+        arguments = self._data, self.batch_size, self._at.shuffle, spec.transform, spec.collate
         return _sent, (arguments, asdict(self._own), self.state_dict())
 
     @property
@@ -138,14 +143,14 @@ class Loader:
         """Return the steps of a whole epoch."""
         return steps_left(self._at.samples, 0, self._slice)
 
-    def __iter__(self) -> Batches:
+    def __iter__(self) -> LoaderIterator:
         """Give the batches of an epoch: of the one that a state was loaded of what is left, else of the next one.
 
         A loop that is in the middle ends here: there is one at a time.
         """
         if (before := self._open_loop()) is not None:
             before.replace()
-        loop = Batches(self._epoch_of_batches(), self._handed)
+        loop = LoaderIterator(self._epoch_of_batches(), self._handed)
         self._loop = ref(loop)  # who breaks out of the loop lets go of it, and with that it ends
         return loop
 
@@ -177,7 +182,7 @@ class Loader:
 
     def report(self) -> LoaderReport:
         """Say what batches cost so far, stage by stage, which stage is slowest, and what was tuned."""
-        cache = self._cache or self._wanted.offer(self._clock.spent())
+        cache = self._cache or self._spec.offer(self._clock.spent())
         return report_of(self._clock, self._faults, self._pacer, self._processes, cache)
 
     def figures(self) -> dict[str, Any]:
@@ -198,14 +203,14 @@ class Loader:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _open_loop(self) -> Batches | None:
+    def _open_loop(self) -> LoaderIterator | None:
         return self._loop() if self._loop is not None else None
 
     def _shared_by(self, share: Share) -> None:
         """Take what of this host is this rank's; how many ranks there are may be known only when a loop begins."""
         self._share = share
         self._memory = self._own.memory_bytes or share.memory_bytes
-        self._bounds = bounds_of(self._own, share, alone=self._wanted.is_plain)
+        self._bounds = bounds_of(self._own, share, alone=self._spec.is_plain)
         self.__dict__.pop("_processes", None)
 
     @property
@@ -226,21 +231,21 @@ class Loader:
 
     def _forget(self) -> None:
         """Let go of memory that is used again."""
-        make = unpinned_array if isinstance(self._delivery, Here) else pinned_array
-        self._buffers, self._arrays = Buffers(), Arrays(self._pacer.bounds.most.ahead + _TRAINED, make)
+        make = unpinned_array if isinstance(self._delivery, HostDelivery) else pinned_array
+        self._buffers, self._arrays = Buffers(), ArrayPool(self._pacer.bounds.most.ahead + _TRAINED, make)
 
     def _epoch_of_batches(self) -> Generator[Any]:
         self._go_to(self._begun())
         self._resumed = False
-        if self._share.ranks != ranks_here():
-            self._shared_by(share_here())
+        if self._share.ranks != ranks_on_host():
+            self._shared_by(share_of_host())
             self._pacer.bind(self._bounds)
         begun = (
             begin_loop(f"{self._at.dataset}/{self._at.samples}/{self._at.epoch}") if self._own.world is None else None
         )
         self._open()
         try:
-            with closing(self._batches(self._wanted.order(self._at))) as made:
+            with closing(self._batches(self._spec.order(self._at))) as made:
                 for number, (consumed, batch) in enumerate(made):
                     self._consumed = consumed
                     self._yielded += 1
@@ -261,24 +266,24 @@ class Loader:
         return at if at.consumed else replace(at, lanes=self._own.lanes or self._slice.world)
 
     def _open(self) -> None:
-        if self._processes and not self._wanted.is_shared:
+        if self._processes and not self._spec.is_shared:
             return
-        if not self._wanted.is_sharded:
-            maker = self._wanted.maker_of_own(self._clock, self._faults, self._at.seed if self._alone else None)
-            self._maker = Replacing(maker, self._faults, self._wanted.replacements)
+        if not self._spec.is_sharded:
+            maker = self._spec.maker_of_own(self._clock, self._faults, self._at.seed if self._alone else None)
+            self._maker = BadBatchReplacer(maker, self._faults, self._spec.replacements)
             return
-        self._store = BlockStore(self._wanted.data, self._buffers, self._memory // 2, self._clock, self._pacer.read)
+        self._store = BlockStore(self._spec.data, self._buffers, self._memory // 2, self._clock, self._pacer.read)
         self._paced(self._pacer.pace)
-        reach = Reach(
-            dataset=self._wanted.data,
+        context = BatchContext(
+            dataset=self._spec.data,
             store=self._store,
             clock=self._clock,
             faults=self._faults,
             seed=self._at.seed,
             cache=self._cache,
         )
-        maker = self._wanted.maker(reach, self._arrays, alone=self._alone)
-        self._maker = Replacing(maker, self._faults, self._wanted.replacements)
+        maker = self._spec.maker(context, self._arrays, alone=self._alone)
+        self._maker = BadBatchReplacer(maker, self._faults, self._spec.replacements)
 
     @property
     def _alone(self) -> bool:
@@ -302,18 +307,18 @@ class Loader:
         if self._store is not None:
             self._store.allow(pace.readers if pace.threads else 0)
 
-    def _batches(self, order: Order) -> Generator[tuple[int, list[Any]]]:
+    def _batches(self, order: EpochOrder) -> Generator[tuple[int, list[Any]]]:
         """Yield what is consumed after each step, and its batch in a list, from which the last to have it takes it."""
         steps = steps_ahead(order, self._at, self._slice, self._store, self._cache)
         if self._processes:
             rest = Rest(
                 seeds=(self._at.seed, self._at.epoch),
                 skip=self._faults.skip,
-                collate=self._wanted.collate,
-                change=self._wanted.batch_transform,
-                samples=self._wanted.replacements,
+                collate=self._spec.collate,
+                change=self._spec.batch_transform,
+                samples=self._spec.replacements,
             )
-            samples, count = self._wanted.samples(), self._processes
+            samples, count = self._spec.samples(), self._processes
             for consumed, batch in made_by_processes(samples, steps, count, rest, self._clock, self._faults):
                 yield consumed, [self._delivery.at_once(batch.pop())]
             return
@@ -325,7 +330,7 @@ class Loader:
 
     @cached_property
     def _processes(self) -> int:
-        return processes_for(self._wanted, self._own, self._share.cores)
+        return processes_for(self._spec, self._own, self._share.cores)
 
     def _made(self, step: tuple[int, Numbers]) -> Any:
         """Make a batch."""
@@ -357,3 +362,37 @@ def _sent(arguments: tuple[Any, ...], settings: Mapping[str, Any], state: Mappin
     loader = Loader(*arguments, **settings)
     loader.load_state_dict(state)
     return loader
+
+
+def part_of(loader: Loader, rank: int, ranks: int) -> Loader:
+    """Return a loader of one rank's part of each batch; it goes on where the given one is.
+
+    Args:
+        loader: Its `batch_size` is that of all ranks together.
+        rank: Which part, from 0.
+        ranks: How many parts; they divide the batches.
+
+    Raises:
+        UsageError: It gives a part already, or ranks would have parts of different sizes.
+    """
+    settings = settings_of(loader)
+    if settings["rank"] is not None or settings["world"] is not None:
+        raise UsageError(
+            f"the loader already has rank={settings['rank']} and world={settings['world']}, so its batches would be "
+            "split twice; leave both out and give the batch_size of all ranks together"
+        )
+    if ranks > 1 and settings["on_error"] == "skip":
+        raise UsageError(
+            f'on_error="skip" would give {ranks} ranks parts of different sizes; leave it out, so that a '
+            "damaged sample ends the run"
+        )
+    send, (arguments, _, state) = loader.__reduce__()
+    data, batch, *rest = arguments
+    own = {**settings, "rank": rank, "world": ranks, "lanes": settings["lanes"] or 1}
+    return send((data, batch // ranks, *rest), own, state)
+
+
+def settings_of(loader: Loader) -> dict[str, Any]:
+    """Return the settings of a loader by their names."""
+    _, (_, settings, _) = loader.__reduce__()
+    return dict(settings)

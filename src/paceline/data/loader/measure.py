@@ -1,4 +1,4 @@
-"""How fast is a data set read, and how close is that to what decoding alone costs? Measured in turns."""
+"""Measures how fast a data set is read, in turns with decoding alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from paceline.data.batches.picture_batches import in_turn
-from paceline.data.format.jpeg import Frame
+from paceline.data.format.jpeg import JpegFrame
 from paceline.data.loader.loader import Loader
 from paceline.data.loader.report import StageCost
 from paceline.data.loader.spec import picture_column
@@ -207,8 +207,8 @@ def _pictures(dataset: ShardedDataset, column: str, crop: Crop) -> list[_Cut]:
     last = count if dataset.remote is not None else len(dataset)  # what lies together is fetched together
     ids = np.linspace(0, last - 1, count).astype(np.int64)
     places = dataset.places(ids)
-    told = dataset.gathered(column, Frame._fields, places)
-    frames = Frame(*(told[key].astype(np.int64) for key in Frame._fields))
+    told = dataset.gathered(column, JpegFrame._fields, places)
+    frames = JpegFrame(*(told[key].astype(np.int64) for key in JpegFrame._fields))
     drawn = uniforms(key_of(0), ids, crop.draws)
     boxes = crop.boxes(np.maximum(frames.height, 1), np.maximum(frames.width, 1), drawn)
     parts = parts_of(frames, dataset.intervals(column, places), boxes, beyond=False)

@@ -1,4 +1,4 @@
-"""What is seen of a loader at work? Waits, and what threads do, in windows of about a second; what follows is `tuning`.
+"""Observes a loader at work in windows of about a second: waits, and what threads do. `tuning` decides what follows.
 
 A window's time is that of the waits, and as many medians of what the training took between two batches: that it saved
 or evaluated meanwhile is left out.
@@ -18,7 +18,7 @@ _LEAST_S = 0.5  # of a window
 _LEAST_BATCHES = 4  # beside those that are ahead
 
 
-class Metronome:
+class AutoPacer:
     """Sets the pace of a loader from what it sees of it."""
 
     def __init__(self, bounds: Bounds, begin: Pace, spare_cores: float, changed: Callable[[Pace], None]) -> None:

@@ -1,4 +1,4 @@
-"""Who makes batches, and when? Threads, a batch each, so many ahead as there is room for; they come in order.
+"""Threads make batches ahead of the training, one batch each, and hand them over in order.
 
 Decoding and resizing let go of the interpreter, so threads do what worker processes do, and nothing has to be handed
 over from one process to another, which costs about as much as decoding.
@@ -6,18 +6,111 @@ over from one process to another, which costs about as much as decoding.
 
 from __future__ import annotations
 
+import atexit
+import os
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
-from paceline.data.loader.crew import Crew
 from paceline.data.loader.to_device import Delivery
 from paceline.data.loader.tuning import Pace
 
 Ask = TypeVar("Ask")
 Made = TypeVar("Made")
+
+_thread_pools: WeakSet[ThreadPool[Any, Any]] = WeakSet()
+
+
+class ThreadPool(Generic[Ask, Made]):
+    """Threads that make what is asked for, in the order of the requests. Only as many work as are allowed now."""
+
+    def __init__(self, make: Callable[[Ask], Made], name: str) -> None:
+        """Prepare a pool; no thread works until some are allowed.
+
+        Args:
+            make: Makes one thing; its exceptions go to who asked.
+            name: Of the threads.
+        """
+        self._make = make
+        self._name = name
+        lock = threading.Lock()
+        self._work, self._rest = threading.Condition(lock), threading.Condition(lock)  # there is some; more may work
+        self._asked: deque[tuple[Ask, Future[Made]]] = deque()
+        self._threads: list[threading.Thread] = []
+        self._allowed = 0
+        self._closed = False
+        _thread_pools.add(self)
+
+    def allow(self, threads: int) -> None:
+        """Say how many may work at a time; who is at work finishes what he has begun."""
+        if threads == self._allowed:
+            return
+        with self._work:
+            self._allowed = threads
+            self._wake()
+        for number in range(len(self._threads), threads):
+            thread = threading.Thread(target=self._run, args=(number,), name=f"{self._name}-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def ask(self, one: Ask) -> Future[Made]:
+        """Ask for one thing."""
+        future: Future[Made] = Future()
+        with self._work:
+            self._asked.append((one, future))
+            self._work.notify()
+        return future
+
+    def close(self) -> None:
+        """Let nothing more begin, and wait for what has begun."""
+        with self._work:
+            self._closed = True
+            while self._asked:
+                self._asked.popleft()[1].cancel()
+            self._wake()
+        for thread in self._threads:
+            thread.join()
+
+    def _wake(self) -> None:
+        self._work.notify_all()
+        self._rest.notify_all()
+
+    def _run(self, number: int) -> None:
+        while (task := self._next(number)) is not None:
+            self._fulfil(*task)
+            del task  # what was made is its taker's alone
+
+    def _next(self, number: int) -> tuple[Ask, Future[Made]] | None:
+        with self._work:
+            while not self._closed:
+                if number >= self._allowed:
+                    self._rest.wait()
+                elif self._asked:
+                    return self._asked.popleft()
+                else:
+                    self._work.wait()
+            return None
+
+    def _fulfil(self, one: Ask, future: Future[Made]) -> None:
+        try:
+            future.set_result(self._make(one))
+        except BaseException as error:
+            future.set_exception(error)
+
+
+def _close_all() -> None:
+    """End all threads before the interpreter does, which would in the midst of what they do."""
+    for pool in list(_thread_pools):
+        pool.close()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_thread_pools.clear)  # their threads are not in the child
 
 
 class Pacer(Protocol):
@@ -51,17 +144,17 @@ def made_ahead(
     """
     delivery.begin()
     if pacer.pace.threads:
-        yield from _made_by_threads(iter(asked), Crew(make, "paceline-loader"), pacer, delivery, stop)
+        yield from _made_by_threads(iter(asked), ThreadPool(make, "paceline-loader"), pacer, delivery, stop)
     else:
         yield from ((one, [delivery.at_once(make(one))]) for one in asked)
 
 
 def _made_by_threads(
-    left: Iterator[Ask], crew: Crew[Ask, Any], pacer: Pacer, delivery: Delivery, stop: Callable[[], None]
+    left: Iterator[Ask], pool: ThreadPool[Ask, Any], pacer: Pacer, delivery: Delivery, stop: Callable[[], None]
 ) -> Generator[tuple[Ask, list[Any]]]:
     pending: deque[tuple[Ask, Future[Any]]] = deque()
     try:
-        while _asked_for(left, pending, crew, pacer.pace):
+        while _asked_for(left, pending, pool, pacer.pace):
             asked_for, future = pending.popleft()
             waited_s = _awaited(future)
             made = [delivery.take(future)]
@@ -71,16 +164,16 @@ def _made_by_threads(
             yield asked_for, made
     finally:
         stop()
-        crew.close()
+        pool.close()
 
 
 def _asked_for(
-    left: Iterator[Ask], pending: deque[tuple[Ask, Future[Made]]], crew: Crew[Ask, Made], pace: Pace
+    left: Iterator[Ask], pending: deque[tuple[Ask, Future[Made]]], pool: ThreadPool[Ask, Made], pace: Pace
 ) -> bool:
     """Ask for as much as may be made or wait; say whether there is anything."""
-    crew.allow(pace.threads)
+    pool.allow(pace.threads)
     while len(pending) < pace.ahead and (one := next(left, None)) is not None:
-        pending.append((one, crew.ask(one)))
+        pending.append((one, pool.ask(one)))
     return bool(pending)
 
 

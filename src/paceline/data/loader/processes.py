@@ -1,4 +1,4 @@
-"""Who makes batches of a data set that is the user's own? Threads where they can, else torch's worker processes.
+"""Makes batches of a user's own data set: in threads where they suit it, else in torch's worker processes.
 
 Threads cannot where samples hold the interpreter, or draw from the generators of the whole process, which the training
 draws from too. Both are found out by making a few samples. In a worker process each sample draws from generators that
@@ -24,12 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.batches.batches import ShardedSamples
-from paceline.data.batches.changed import transformed
 from paceline.data.batches.faults import Bad, Faults, Skipped, collated, why
 from paceline.data.batches.own_generators import own_generators
-from paceline.data.batches.sample_seeding import at_once, batch_getter, same, seed_generators, states
-from paceline.data.batches.substitutes import nothing_good, substitutes
-from paceline.data.reading.stages import Clock, Lap, Spent
+from paceline.data.batches.replacements import nothing_good, substitutes
+from paceline.data.batches.sample_seeding import at_once, batch_getter, same, seed_generators, states, transformed
+from paceline.data.reading.stages import Lap, Spent, StageClock
 
 Numbers = NDArray[np.int64]
 _LONG_S = 0.05  # of the samples by which it is found out
@@ -179,7 +178,7 @@ class Rest:
 
 
 def made_by_processes(
-    dataset: Any, steps: Iterable[tuple[int, Numbers]], processes: int, rest: Rest, clock: Clock, faults: Faults
+    dataset: Any, steps: Iterable[tuple[int, Numbers]], processes: int, rest: Rest, clock: StageClock, faults: Faults
 ) -> Iterator[tuple[int, list[Any]]]:
     """Yield the position in the data after each step, together with a list that holds the batch of the step.
 

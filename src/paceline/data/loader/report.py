@@ -1,4 +1,4 @@
-"""What does a person or a program read of how a loader did?"""
+"""The report of a loader: what its stages took, its bad samples, its cache and its pace."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from paceline.data.batches.faults import Bad, Faults
-from paceline.data.loader.pacer import Metronome
+from paceline.data.loader.pacer import AutoPacer
 from paceline.data.loader.tuning import Change, Pace
 from paceline.data.reading.cache_offer import CacheOffer
-from paceline.data.reading.decoded_cache import Cache, CacheUse
-from paceline.data.reading.stages import Clock
+from paceline.data.reading.decoded_cache import CacheUse, DecodedCache
+from paceline.data.reading.stages import StageClock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ class LoaderReport:
 
 
 def report_of(
-    clock: Clock, faults: Faults, pacer: Metronome, processes: int, cache: Cache | CacheOffer | None
+    clock: StageClock, faults: Faults, pacer: AutoPacer, processes: int, cache: DecodedCache | CacheOffer | None
 ) -> LoaderReport:
     """Put together what was counted."""
     stages = [

@@ -1,4 +1,4 @@
-"""What may be said of how a loader works?"""
+"""The settings of a loader: they are checked, and give the limits of its pace."""
 
 from __future__ import annotations
 

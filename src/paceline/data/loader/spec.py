@@ -1,4 +1,4 @@
-"""What does a user want of a data set? Checked before anything is read, and turned into what makes batches."""
+"""What a loader makes of a data set: checked before anything is read, and turned into what makes batches."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import UsageError
-from paceline.data.batches.batch_context import Arrays, Reach
+from paceline.data.batches.batch_context import ArrayPool, BatchContext
 from paceline.data.batches.batches import DatasetBatches, Maker, SampleBatches, ShardedSamples, TokenBatches
 from paceline.data.batches.own_generators import own_generators
 from paceline.data.batches.picture_batches import PictureBatches
-from paceline.data.batches.replacements import Reachable
+from paceline.data.batches.replacements import LostSampleReplacer
 from paceline.data.format.image_modes import is_cropped
 from paceline.data.format.model import KEY, Column
 from paceline.data.loader.processes import manner_of
 from paceline.data.loader.settings import Settings
-from paceline.data.order.order import Order, SelectedOrder, Shuffle
+from paceline.data.order.order import EpochOrder, SelectedOrder, Shuffle
 from paceline.data.order.position import Position
 from paceline.data.reading.cache_offer import CacheOffer, cache_offer
 from paceline.data.reading.crops import Crop
-from paceline.data.reading.decoded_cache import Cache, cache_in
+from paceline.data.reading.decoded_cache import DecodedCache, cache_in
 from paceline.data.reading.pictures import libraries
 from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.reading.stages import Spent
@@ -39,7 +39,7 @@ _TOKEN_BLOCK = 512  # samples of tokens that lie together
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class LoaderSpec:
     """A data set, and what is to be made of it."""
 
     data: Any  # ShardedDataset, TokenDataset, or a Dataset of the user's own
@@ -116,12 +116,12 @@ class Wanted:
             return self.data
         return ShardedSamples(self.data, self.columns, self.function, exact=self.exact)
 
-    def order(self, at: Position) -> Order:
+    def order(self, at: Position) -> EpochOrder:
         """Return the order of an epoch."""
         shuffle = Shuffle(seed=at.seed, window=at.window, lanes=at.lanes) if at.shuffle else None
         if self.numbers is not None:
             return SelectedOrder(self._blocks, self.numbers, shuffle, at.epoch)
-        return Order(self._blocks, at.samples, shuffle, at.epoch)
+        return EpochOrder(self._blocks, at.samples, shuffle, at.epoch)
 
     @property
     def _blocks(self) -> Numbers:
@@ -136,22 +136,24 @@ class Wanted:
         """The number of samples, or the samples that may take the place of bad ones."""
         return len(self.data) if self.numbers is None else self.numbers
 
-    def maker(self, reach: Reach, arrays: Arrays, *, alone: bool) -> Maker:
+    def maker(self, context: BatchContext, arrays: ArrayPool, *, alone: bool) -> Maker:
         """Return what makes batches of shards.
 
         Args:
-            reach: What they are made of.
+            context: What they are made of.
             arrays: Where pictures become batches.
             alone: Whether the training's own thread makes them.
         """
         column, columns = self.cropped, self.columns
         if self.crop is None or column is None:
-            made = SampleBatches(reach, columns, self.function, self.collate, exact=self.exact, draws=alone)
-            return Reachable(made, reach)
+            made = SampleBatches(context, columns, self.function, self.collate, exact=self.exact, draws=alone)
+            return LostSampleReplacer(made, context)
         others = [one for one in columns if one != column]
-        return Reachable(PictureBatches(reach, column.name, others, self.crop, arrays, exact=self.exact), reach)
+        return LostSampleReplacer(
+            PictureBatches(context, column.name, others, self.crop, arrays, exact=self.exact), context
+        )
 
-    def cache(self, where: str | None, most_bytes: int | None) -> Cache | None:
+    def cache(self, where: str | None, most_bytes: int | None) -> DecodedCache | None:
         """Return where decoded pictures are kept; None: nowhere.
 
         Raises:
@@ -192,12 +194,12 @@ class Wanted:
         return DatasetBatches(self.data, self.collate, clock, faults, seed)
 
 
-def wanted_of(
+def spec_of(
     data: Any,
     transform: Crop | Callable[[Mapping[str, Any]], Any] | None,
     collate: Callable[[list[Any]], Any] | None,
     own: Settings,
-) -> Wanted:
+) -> LoaderSpec:
     """Return what a loader is to make.
 
     Args:
@@ -212,7 +214,7 @@ def wanted_of(
     """
     selection = selection_of(data)
     return checked(
-        Wanted(
+        LoaderSpec(
             data=selection.data,
             numbers=selection.numbers,
             transform=transform,
@@ -225,52 +227,52 @@ def wanted_of(
     )
 
 
-def checked(wanted: Wanted) -> Wanted:
-    """Return what is wanted, if it can be had.
+def checked(spec: LoaderSpec) -> LoaderSpec:
+    """Return the specification, if it can be met.
 
     Raises:
         UsageError: It cannot.
         EnvironmentFault: A package that decodes is not there.
     """
-    if not wanted.is_sharded:
-        if wanted.transform is not None or wanted.only is not None:
+    if not spec.is_sharded:
+        if spec.transform is not None or spec.only is not None:
             raise UsageError(
                 "transform= and columns= are for shards; with your own Dataset, transform samples in its __getitem__"
             )
-        if not hasattr(wanted.data, "__len__") or not hasattr(wanted.data, "__getitem__"):
+        if not hasattr(spec.data, "__len__") or not hasattr(spec.data, "__getitem__"):
             raise UsageError(
-                f"{type(wanted.data).__name__} has no __len__ and __getitem__, which shuffling needs; "
+                f"{type(spec.data).__name__} has no __len__ and __getitem__, which shuffling needs; "
                 "convert it to shards, or use DataLoader"
             )
-        return wanted
-    images = [column for column in wanted.columns if column.kind == "image"]
+        return spec
+    images = [column for column in spec.columns if column.kind == "image"]
     if images:
         libraries()
-    if wanted.crop is not None:
-        _check_crop(wanted, images)
-    if wanted.crop is not None and wanted.collate is not None:
+    if spec.crop is not None:
+        _check_crop(spec, images)
+    if spec.crop is not None and spec.collate is not None:
         raise UsageError("a crop makes whole batches; leave collate_fn= out, or give a function as transform=")
-    return wanted
+    return spec
 
 
-def _check_crop(wanted: Wanted, images: Sequence[Column]) -> None:
+def _check_crop(spec: LoaderSpec, images: Sequence[Column]) -> None:
     """Refuse a crop that would lose values, and warn of a channel that it drops."""
     if not images:
-        raise UsageError(f"{wanted.data.address} has no image column; its columns are {columns_in_words(wanted.data)}")
-    if wanted.cropped is None:
+        raise UsageError(f"{spec.data.address} has no image column; its columns are {columns_in_words(spec.data)}")
+    if spec.cropped is None:
         one = images[0]
         raise UsageError(
             f"a crop makes 8-bit RGB, and the images of column {one.name} have mode {one.mode}, whose values would be "
             f"lost; give a function as transform=, which gets sample[{one.name!r}] as an array of this mode, or "
             "image_mode='RGB' for the colours of a palette"
         )
-    if wanted.cropped.mode in ("LA", "RGBA"):
+    if spec.cropped.mode in ("LA", "RGBA"):
         _log.warning(
-            "the crop drops the alpha channel of column %s; a function as transform= gets it", wanted.cropped.name
+            "the crop drops the alpha channel of column %s; a function as transform= gets it", spec.cropped.name
         )
 
 
-def processes_for(wanted: Wanted, own: Settings, cores: int) -> int:
+def processes_for(spec: LoaderSpec, own: Settings, cores: int) -> int:
     """Return how many processes make samples, in place of threads: none, unless code of the user's has a part in it.
 
     A Dataset may open files and keep what it read last, which threads would share; it gets threads where they are
@@ -278,18 +280,18 @@ def processes_for(wanted: Wanted, own: Settings, cores: int) -> int:
     random numbers.
 
     Args:
-        wanted: What is to be made.
+        spec: The data set, and what to make of it.
         own: What was said of how.
         cores: That this rank may use.
     """
-    if isinstance(wanted.data, TokenDataset) or (wanted.is_sharded and wanted.function is None):
+    if isinstance(spec.data, TokenDataset) or (spec.is_sharded and spec.function is None):
         return 0
     if own.processes is not None or own.threads == 0:
         return own.processes or 0
     processes = own.threads or cores
-    if not wanted.is_sharded and own.threads is None:
+    if not spec.is_sharded and own.threads is None:
         return processes
-    samples = wanted.samples()
+    samples = spec.samples()
     if own_generators(samples):
         return processes  # threads would share them
     ids = np.arange(min(len(samples), _TRIED), dtype=np.int64)

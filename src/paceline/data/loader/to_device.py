@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import UsageError
-from paceline.data.reading.stages import Clock, Spent
+from paceline.data.reading.stages import Spent, StageClock
 from paceline.inprocess.side_stream import Copier, Copy, SideStream, can_copy
 
 _AHEAD = 2  # batches that are copied before they are taken
@@ -44,7 +44,7 @@ class Delivery(Protocol):
         """Let go of all that is kept of a loop."""
 
 
-class Here:
+class HostDelivery:
     """It is needed where it was made."""
 
     def begin(self) -> None:
@@ -76,7 +76,7 @@ class OnItsWay:
 class ToDevice:
     """Copies batches to a device beside what that computes."""
 
-    def __init__(self, device: Any, clock: Clock, copier: Callable[[], tuple[Any, Copier]]) -> None:
+    def __init__(self, device: Any, clock: StageClock, copier: Callable[[], tuple[Any, Copier]]) -> None:
         """Prepare copying; the device is not touched before the first loop.
 
         Args:
@@ -154,7 +154,7 @@ class ToDevice:
             self._clock.add("copy", Spent(wall_s=wall_s, cpu_s=0.0, samples=samples_of(way.here)))
 
 
-def delivery_to(device: Any, clock: Clock) -> Delivery:
+def delivery_to(device: Any, clock: StageClock) -> Delivery:
     """Return what takes batches to a device; None and the CPU: they are there.
 
     The device is not touched: a program may still fork before its first loop.
@@ -163,12 +163,12 @@ def delivery_to(device: Any, clock: Clock) -> Delivery:
         UsageError: There can be no such device.
     """
     if device is None:
-        return Here()
+        return HostDelivery()
     import torch
 
     wanted = torch.device(device)
     if wanted.type == "cpu":
-        return Here()
+        return HostDelivery()
     if wanted.type != "cuda":
         raise UsageError(f"device is {device}; allowed: cuda and cpu. Copy batches to other devices yourself")
     missing = UsageError(f"device is {device}, and torch sees no such device; leave device= out, or give cpu")

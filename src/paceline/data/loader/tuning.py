@@ -1,4 +1,4 @@
-"""How many threads, readers and ready batches pay? One is raised at a time, and kept where the training gets faster.
+"""Tunes the number of threads, readers and ready batches. One is raised at a time, and kept if training gets faster.
 
 What is raised follows from what was seen while the training waited (operational analysis: Denning and Buzen, "The
 operational analysis of queueing network models", 1978): threads that wait for blocks want readers; threads that do
@@ -87,7 +87,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class PaceTrial:
     """Something that is being tried: rates without it and with it, in turns."""
 
     knob: Knob
@@ -102,7 +102,7 @@ class Tuning:
     """Where it has got to."""
 
     pace: Pace
-    trial: Trial | None = None
+    trial: PaceTrial | None = None
     rests: Mapping[Knob, tuple[int, int]] = field(default_factory=dict)  # windows left of each rest, and its length
     crowded_before: bool = False  # in the window before this one
     changes: Sequence[Change] = ()
@@ -155,7 +155,7 @@ def _begun(now: Tuning, seen: Window, bounds: Bounds, allowed: int) -> Tuning:
     for knob, value, why in _wanted(now.pace, seen, bounds, allowed):
         if value > getattr(now.pace, knob) and not now.rests.get(knob, (0, 0))[0]:
             after = replace(now.pace, **{knob: value})
-            trial = Trial(knob=knob, before=now.pace, after=after, why=why, rates=(seen.rate,))
+            trial = PaceTrial(knob=knob, before=now.pace, after=after, why=why, rates=(seen.rate,))
             return replace(now, pace=after, trial=trial)
     return now
 
@@ -184,7 +184,7 @@ def _enough(pace: Pace, seen: Window) -> int:
     return max(pace.threads + 1, min(needed, 4 * pace.threads))
 
 
-def _judged(now: Tuning, trial: Trial, rate: float) -> Tuning:
+def _judged(now: Tuning, trial: PaceTrial, rate: float) -> Tuning:
     rates = (*trial.rates, rate)
     if len(rates) == 3:  # once more with it
         return replace(now, pace=trial.after, trial=replace(trial, rates=rates))
@@ -194,7 +194,7 @@ def _judged(now: Tuning, trial: Trial, rate: float) -> Tuning:
     return _ended(now, trial, times)
 
 
-def _ended(now: Tuning, trial: Trial, times: float) -> Tuning:
+def _ended(now: Tuning, trial: PaceTrial, times: float) -> Tuning:
     knob, kept = trial.knob, times >= _PAYS
     before, after = getattr(trial.before, knob), getattr(trial.after, knob)
     change = Change(knob=knob, before=before, after=after, times=times, kept=kept, why=trial.why)

@@ -1,4 +1,4 @@
-"""In which order do the samples of an epoch come? A function of seed and epoch over all of them; ranks only slice it.
+"""The order of samples in an epoch: a function of seed and epoch over all samples. Ranks only slice it.
 
 Samples lie in shards, and shards are cut into blocks of some megabytes that are read in one piece. Blocks are shuffled
 over the whole data set; some of them in a row make a window, and samples are shuffled within it. So what is read
@@ -34,7 +34,7 @@ class Shuffle:
     lanes: int = 1
 
 
-class Order:
+class EpochOrder:
     """The sequence of one epoch: numbers of samples by position."""
 
     def __init__(self, blocks: Numbers, samples: int, shuffle: Shuffle | None, epoch: int) -> None:
@@ -114,7 +114,7 @@ class Order:
         return permutation(key_of(self._key or 0, _OF_WINDOWS, lane, window), int(bounds[window + 1] - bounds[window]))
 
 
-class SelectedOrder(Order):
+class SelectedOrder(EpochOrder):
     """The sequence of an epoch over some of the samples."""
 
     def __init__(self, blocks: Numbers, selected: Numbers, shuffle: Shuffle | None, epoch: int) -> None:

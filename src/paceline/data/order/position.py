@@ -1,4 +1,4 @@
-"""Where is a loader? Seed, epoch, how many samples all ranks have consumed, and what the order was made with."""
+"""The position of a loader: seed, epoch, samples consumed by all ranks, and what the order was made with."""
 
 from __future__ import annotations
 

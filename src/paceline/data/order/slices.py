@@ -1,4 +1,4 @@
-"""Which positions of the sequence does a rank take? What is left of it, dealt out sample by sample.
+"""The positions of the sequence that a rank takes: what is left of it, distributed sample by sample.
 
 State is how many samples all ranks together have consumed: whatever their number was, and whatever it is now, what is
 left is the rest of the same sequence, and nothing is lost or comes twice.

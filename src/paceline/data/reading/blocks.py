@@ -1,8 +1,8 @@
-"""How do bytes get from files to those who decode them? In blocks, read ahead of time, in one piece, within a budget.
+"""Blocks of shards: read ahead of the steps that need them, each in one piece, within a budget of memory.
 
-Readers of their own fetch blocks in the order in which they will be wanted, several at a time; who wants one that is
-not there yet reads it himself, or waits for the reader that has begun. Buffers are used again: a new one costs as much
-in page faults as reading it from the page cache.
+Reader threads fetch blocks in the order in which steps need them, several at a time. A thread that needs a block that
+is not there reads it itself, or waits for the reader that has begun. Buffers are reused: a new one costs as many page
+faults as reading it from the page cache.
 """
 
 from __future__ import annotations
@@ -11,14 +11,24 @@ import sys
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from paceline.data.format.folders import LostPart
-from paceline.data.reading.sharded import ShardedDataset
-from paceline.data.reading.stages import Clock, Lap
+import numpy as np
+from numpy.typing import NDArray
 
+from paceline.data.format.folders import LostPart
+from paceline.data.order.order import EpochOrder
+from paceline.data.order.position import Position
+from paceline.data.order.slices import Slice, coming, planned
+from paceline.data.reading.decoded_cache import DecodedCache
+from paceline.data.reading.sharded import ShardedDataset
+from paceline.data.reading.stages import Lap, StageClock
+
+Numbers = NDArray[np.int64]
+_PLANNED = 16  # batches whose blocks are asked for in one go
+_PLANNED_NUMBERS = 64  # the same where there are no blocks
 _UNUSED = 2  # references to a buffer that nobody has: of the list, and of the call that counts them
 
 
@@ -71,7 +81,7 @@ class BlockStore:
         dataset: ShardedDataset,
         buffers: Buffers,
         budget_bytes: int,
-        clock: Clock,
+        clock: StageClock,
         waited: Callable[[float], None],
     ) -> None:
         """Prepare a store; nobody reads ahead until readers are allowed.
@@ -239,10 +249,34 @@ class BlockStore:
         data = memoryview(self._buffers.taken(length))[:length]
         done, stage = self._reading.fill(piece, data)
         lap.mark(stage, self._dataset.samples_in(block))
-        if stage == "read":  # what fetching costs is what batches wait for it: `Reachable`
+        if stage == "read":  # what fetching costs is what batches wait for it: `LostSampleReplacer`
             self._clock.add(stage, lap.spent[stage])
         return Block(begin=piece.begin, data=data[:done].toreadonly(), fetched=stage == "fetch")
 
     def _size(self, block: int) -> int:
         row = self._dataset.blocks[block]
         return int(row["end"]) - int(row["begin"])
+
+
+def steps_ahead(
+    order: EpochOrder, at: Position, share: Slice, store: BlockStore | None, cache: DecodedCache | None
+) -> Iterator[tuple[int, Numbers]]:
+    """Yield, for each step that is left, how many samples are consumed after it, and its samples.
+
+    Args:
+        order: Of the epoch.
+        at: Where the loop begins.
+        share: The rank.
+        store: What reads blocks; None where there are none.
+        cache: What is decoded already, and need not be read.
+    """
+    most = _PLANNED if store is not None else _PLANNED_NUMBERS
+    for after, places in planned(at.samples, at.consumed, share, most):
+        together = np.concatenate(places)
+        ids = order.ids(together)
+        if store is not None:
+            beyond = coming(at.samples, after[-1], share, store.foreseen)
+            soon, new = np.append(together, beyond), np.append(ids, order.ids(beyond))
+            unknown = ... if cache is None else ~cache.known(new)
+            store.want(order.blocks(soon[unknown]))
+        yield from zip(after, np.split(ids, np.cumsum([len(own) for own in places[:-1]])), strict=True)

@@ -1,4 +1,4 @@
-"""What would a cache of decoded pictures cost, and what would it save?"""
+"""The cost of a cache of decoded images, and what it would save."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paceline.data.order.rank_counts import ranks_here
+from paceline.data.order.ranks import ranks_on_host
 from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.reading.stages import Spent
 from paceline.hardware.host import available_bytes
@@ -54,7 +54,7 @@ def cache_offer(
     memory, disk = available_bytes(LocalFiles()), _free_disk(dataset)
     fits = [
         name
-        for name, needed, free in (("ram", wanted * ranks_here(), memory), ("disk", wanted, disk))
+        for name, needed, free in (("ram", wanted * ranks_on_host(), memory), ("disk", wanted, disk))
         if free is not None and needed <= _OF_FREE * free
     ]
     return CacheOffer(

@@ -1,4 +1,4 @@
-"""Which part of a picture is taken, and is it mirrored? Boxes for a whole batch at once, from numbers of each sample.
+"""Crops: boxes of a whole batch at once, and whether each is mirrored, from random numbers of each sample.
 
 `RandomResizedCrop` is the one of "Going deeper with convolutions" (Szegedy et al., CVPR 2015) as torchvision has it:
 ten tries of an area and a ratio of sides, and the largest box in the middle where none fits.

@@ -1,4 +1,4 @@
-"""What need not be decoded again? Pictures that were, in memory or in files on a local disk.
+"""A cache of decoded images, in memory or in files on a local disk.
 
 Where a crop draws nothing at random what it makes is kept, else whole pictures are. What was kept first stays: every
 epoch needs every sample once, so whatever is thrown out for another would have been as good.
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from paceline.core.errors import EnvironmentFault
 from paceline.data.format.model import Contents
-from paceline.data.order.rank_counts import ranks_here
-from paceline.data.reading.sharded import Place, ShardedDataset
+from paceline.data.order.ranks import ranks_on_host
+from paceline.data.reading.sharded import SamplePlace, ShardedDataset
 from paceline.hardware.host import available_bytes
 from paceline.hardware.operating_system import LocalFiles
 
@@ -43,19 +43,19 @@ class CacheUse:
     trouble: str | None  # why it keeps nothing more, where that is not for lack of room
 
 
-class Cache(Protocol):
+class DecodedCache(Protocol):
     """Pixels by the number of their sample; safe from several threads."""
 
     def known(self, ids: Numbers) -> NDArray[np.bool_]:
         """Say which samples are there, as far as that can be told without looking."""
 
-    def found(self, number: int, place: Place) -> Pixels | None:
+    def found(self, number: int, place: SamplePlace) -> Pixels | None:
         """Return the pixels of a sample; None where they are not there."""
 
     def has_room(self, number: int) -> bool:
         """Say whether one more sample may be kept."""
 
-    def keep(self, number: int, place: Place, pixels: Pixels) -> None:
+    def keep(self, number: int, place: SamplePlace, pixels: Pixels) -> None:
         """Keep a copy of the pixels of a sample."""
 
     @property
@@ -79,7 +79,7 @@ class InMemory:
         """Say which samples are there."""
         return self._there[ids]
 
-    def found(self, number: int, place: Place) -> Pixels | None:
+    def found(self, number: int, place: SamplePlace) -> Pixels | None:
         """Return the pixels of a sample; None where they are not there."""
         return self._kept.get(number)
 
@@ -87,7 +87,7 @@ class InMemory:
         """Say whether one more sample may be kept, of the size that those have which are there."""
         return self._bytes + self._bytes // max(1, len(self._kept)) <= self._most
 
-    def keep(self, number: int, place: Place, pixels: Pixels) -> None:
+    def keep(self, number: int, place: SamplePlace, pixels: Pixels) -> None:
         """Keep a copy of the pixels of a sample, if there is room for them."""
         with self._lock:
             if number in self._kept or self._bytes + pixels.nbytes > self._most:
@@ -110,7 +110,7 @@ class InMemory:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _ShardFiles:
     """The files of one shard: pixels, each sample at its place, and their checksums, 0 for those that are not there."""
 
     pixels: int  # file descriptor
@@ -139,14 +139,14 @@ class OnDisk:
         self._there = np.zeros(samples, np.bool_)
         self._most, self._bytes, self._written = most_bytes, 0, 0
         self._lock = threading.Lock()
-        self._shards: dict[int, _Kept] = {}
+        self._shards: dict[int, _ShardFiles] = {}
         self._trouble: str | None = None
 
     def known(self, ids: Numbers) -> NDArray[np.bool_]:
         """Say which samples have been seen there."""
         return self._there[ids]
 
-    def found(self, number: int, place: Place) -> Pixels | None:
+    def found(self, number: int, place: SamplePlace) -> Pixels | None:
         """Return the pixels of a sample; None where they are not there, or are not what was written."""
         try:
             kept = self._shard(place.shard)
@@ -166,7 +166,7 @@ class OnDisk:
         """Say whether one more sample may be kept, of the size that those have which this process wrote."""
         return self._trouble is None and self._bytes + self._bytes // max(1, self._written) <= self._most
 
-    def keep(self, number: int, place: Place, pixels: Pixels) -> None:
+    def keep(self, number: int, place: SamplePlace, pixels: Pixels) -> None:
         """Write the pixels of a sample into their place; a full disk ends the keeping, not the training."""
         try:
             kept = self._shard(place.shard)
@@ -212,13 +212,13 @@ class OnDisk:
     def _give_up(self, error: OSError) -> None:
         self._trouble = f"{self._folder}: {error.strerror or error}"
 
-    def _shard(self, shard: int) -> _Kept:
+    def _shard(self, shard: int) -> _ShardFiles:
         with self._lock:
             if shard not in self._shards:
                 self._shards[shard] = self._opened(shard)
             return self._shards[shard]
 
-    def _opened(self, shard: int) -> _Kept:
+    def _opened(self, shard: int) -> _ShardFiles:
         shapes = self._shapes(shard)
         begins = np.append(0, np.cumsum(3 * shapes.prod(axis=1)))
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -230,7 +230,7 @@ class OnDisk:
             os.close(file)
         checksums = np.memmap(name.with_suffix(".checksums"), np.uint32, "r+", shape=(max(1, len(shapes)),))
         pixels = os.open(name.with_suffix(".pixels"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        return _Kept(pixels, checksums, begins, shapes)
+        return _ShardFiles(pixels, checksums, begins, shapes)
 
 
 def _checksum(data: bytes | memoryview) -> int:
@@ -238,7 +238,7 @@ def _checksum(data: bytes | memoryview) -> int:
     return isal_zlib.crc32(data) or 1
 
 
-def cache_in(where: str, most_bytes: int | None, dataset: ShardedDataset, kind: str, shapes: Shapes) -> Cache:
+def cache_in(where: str, most_bytes: int | None, dataset: ShardedDataset, kind: str, shapes: Shapes) -> DecodedCache:
     """Return a cache of a data set.
 
     Args:
@@ -253,7 +253,7 @@ def cache_in(where: str, most_bytes: int | None, dataset: ShardedDataset, kind: 
     """
     if where == "ram":
         free = available_bytes(LocalFiles()) or 0.0
-        return InMemory(len(dataset), int((_OF_FREE * free if most_bytes is None else most_bytes) / ranks_here()))
+        return InMemory(len(dataset), int((_OF_FREE * free if most_bytes is None else most_bytes) / ranks_on_host()))
     folder = Path(where)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -265,7 +265,7 @@ def cache_in(where: str, most_bytes: int | None, dataset: ShardedDataset, kind: 
             f"cache {where} cannot be used: {error.strerror or error}; give another folder"
         ) from error
     most = _OF_FREE * (free + there) if most_bytes is None else most_bytes
-    return OnDisk(own, shapes, len(dataset), max(0, int((most - there) / ranks_here())))
+    return OnDisk(own, shapes, len(dataset), max(0, int((most - there) / ranks_on_host())))
 
 
 def key_of_pixels(contents: Contents, kind: str) -> str:

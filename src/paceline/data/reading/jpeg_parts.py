@@ -1,4 +1,4 @@
-"""Which bytes make a part of each picture of a batch? Rows of intervals, one after the other, and their markers anew.
+"""The bytes of a part of each JPEG of a batch: rows of intervals, one after the other, with new restart markers.
 
 For all pictures at once: one by one, this takes several times as long, as much as decoding a small picture.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.format.jpeg import END, RESTARTS, Frame, Offsets
+from paceline.data.format.jpeg import END, RESTARTS, JpegFrame, Offsets
 from paceline.data.reading.crops import Boxes
 
 Numbers = NDArray[np.int64]
@@ -72,7 +72,7 @@ class _Cuts:
     cut: NDArray[np.bool_]
 
 
-def parts_of(frames: Frame[Numbers], offsets: Sequence[Offsets], boxes: Boxes, *, beyond: bool) -> Parts:
+def parts_of(frames: JpegFrame[Numbers], offsets: Sequence[Offsets], boxes: Boxes, *, beyond: bool) -> Parts:
     """Find what has to be decoded for a box of each picture.
 
     Args:
@@ -102,7 +102,7 @@ def parts_of(frames: Frame[Numbers], offsets: Sequence[Offsets], boxes: Boxes, *
     )
 
 
-def _cuts(frames: Frame[Numbers], known: Numbers, boxes: Boxes, more: int) -> _Cuts:
+def _cuts(frames: JpegFrame[Numbers], known: Numbers, boxes: Boxes, more: int) -> _Cuts:
     """Return the intervals that parts need; `known` offsets have to be as many as intervals, and one."""
     high, wide = np.maximum(frames.interval_height, 1), np.maximum(frames.interval_width, 1)
     down, across = -(-frames.height // high), -(-frames.width // wide)

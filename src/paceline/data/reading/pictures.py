@@ -1,4 +1,4 @@
-"""How does a JPEG become pixels of a batch? Only what its crop needs is decoded, and resized straight into its place.
+"""Decodes images into batches. Only what a crop needs is decoded, and resized straight into its place.
 
 simplejpeg (libjpeg-turbo) decodes, OpenCV enlarges and torch shrinks; all let other threads run meanwhile. The scaled
 decoding of libjpeg is not used: at any factor but 1/2, 1/4 and 1/8 it is slower than decoding all pixels.

@@ -1,4 +1,4 @@
-"""How are samples of shards found and read? By their number; each is checked against its checksum."""
+"""A data set of shards. Samples are found and read by their number; each is checked against its checksum."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Numbers = NDArray[np.int64]
 _KEPT_INDEXES = 4096  # of shards
 
 
-class Place(NamedTuple):
+class SamplePlace(NamedTuple):
     """Where a sample lies."""
 
     shard: int
@@ -117,11 +117,11 @@ class ShardedDataset:
         shard, _, begin, end = self.blocks[block].tolist()
         return Piece(shard, begin, end)
 
-    def places(self, ids: Numbers) -> list[Place]:
+    def places(self, ids: Numbers) -> list[SamplePlace]:
         """Return where samples lie."""
         shards = np.searchsorted(self._first, ids, side="right") - 1
         rows = ids - self._first[shards]
-        return list(map(Place, shards.tolist(), rows.tolist()))
+        return list(map(SamplePlace, shards.tolist(), rows.tolist()))
 
     def index(self, shard: int, stop: Stop | None = None) -> ShardIndex:
         """Return the index of a shard.
@@ -151,11 +151,11 @@ class ShardedDataset:
         after = first[block + 1] if block + 1 < len(first) else self.contents.samples
         return int(after - first[block])
 
-    def numbers(self, name: str, places: Sequence[Place]) -> Array:
+    def numbers(self, name: str, places: Sequence[SamplePlace]) -> Array:
         """Return the values of a column of numbers."""
         return self.gathered(name, ("value",), places)["value"]
 
-    def gathered(self, name: str, keys: Sequence[str], places: Sequence[Place]) -> dict[str, Array]:
+    def gathered(self, name: str, keys: Sequence[str], places: Sequence[SamplePlace]) -> dict[str, Array]:
         """Return arrays of the index at some samples, shard by shard."""
         shards = np.array([place.shard for place in places], np.int64)
         rows = np.array([place.row for place in places], np.int64)
@@ -169,7 +169,7 @@ class ShardedDataset:
                 found[key][own] = values[rows[own]]
         return found
 
-    def intervals(self, name: str, places: Sequence[Place]) -> list[NDArray[np.int32]]:
+    def intervals(self, name: str, places: Sequence[SamplePlace]) -> list[NDArray[np.int32]]:
         """Return where intervals begin that can be decoded alone, of each picture of a column."""
         own: dict[int, tuple[NDArray[np.int32], Numbers]] = {}
         found = []
@@ -182,7 +182,7 @@ class ShardedDataset:
             found.append(intervals[first[row] : first[row + 1]])
         return found
 
-    def name(self, place: Place) -> str:
+    def name(self, place: SamplePlace) -> str:
         """Return what a sample is called in a message: shard, number in it, and the file that it was."""
         shard = self.contents.shards[place.shard].file
         try:
@@ -194,7 +194,7 @@ class ShardedDataset:
         """Return the file of a shard, on this machine."""
         return self.folder / self.contents.shards[shard].file
 
-    def checked(self, name: str, place: Place, data: memoryview, length: int, crc32: int) -> memoryview:
+    def checked(self, name: str, place: SamplePlace, data: memoryview, length: int, crc32: int) -> memoryview:
         """Return the bytes of a sample, if they are those that were written.
 
         Raises:
@@ -206,7 +206,7 @@ class ShardedDataset:
             raise DamagedData(f"{self.name(place)}: {name} is damaged: its checksum does not match")
         return data
 
-    def payload(self, name: str, place: Place) -> bytes:
+    def payload(self, name: str, place: SamplePlace) -> bytes:
         """Read one value of one sample by itself.
 
         Raises:
@@ -248,7 +248,7 @@ def sample_of(
     return {column.name: value(column) for column in columns}
 
 
-def missing_of(dataset: ShardedDataset, column: Column, places: Sequence[Place]) -> list[bool]:
+def missing_of(dataset: ShardedDataset, column: Column, places: Sequence[SamplePlace]) -> list[bool]:
     """Say of which samples there is no value in a column."""
     if not column.optional:
         return [False] * len(places)
@@ -259,7 +259,7 @@ def missing_of(dataset: ShardedDataset, column: Column, places: Sequence[Place])
     return [array is not None and bool(array[place.row]) for array, place in zip(arrays, places, strict=True)]
 
 
-def sample_keys(dataset: ShardedDataset, places: Sequence[Place]) -> list[str]:
+def sample_keys(dataset: ShardedDataset, places: Sequence[SamplePlace]) -> list[str]:
     """Return what samples are called: the files that they were."""
     return [dataset.index(place.shard).names[place.row] for place in places]
 

@@ -1,4 +1,4 @@
-"""What does a sample cost, stage by stage? CPU and wall seconds of each, of some batches, over all threads.
+"""The cost of a sample, stage by stage: CPU and wall seconds of each, of some batches, over all threads.
 
 Reading a thread's CPU clock costs about as much as cutting a picture, so one batch in eight is timed.
 """
@@ -54,7 +54,7 @@ class NoLap(Lap):
         """Do nothing."""
 
 
-class Clock:
+class StageClock:
     """Adds up what stages take; threads may use it at the same time."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What if a store is busy, silent or broken? The request is made again, each time later; what cannot get better is not.
+"""Requests to a store. If it is busy, silent or broken, they are repeated, each time later, unless that cannot help.
 
 A request may take so long and no longer, so that a store that stalls cannot hold the training. Between tries the time
 doubles, less a random part: who failed together does not come back together.

@@ -1,4 +1,4 @@
-"""What was fetched before? Pieces of shards on the local disk, shared by all ranks and jobs of the machine.
+"""A cache of what was fetched: pieces of shards on the local disk, shared by all ranks and jobs of the machine.
 
     <cache>/held                     bytes of all pieces, under a lock
     <cache>/<data set>/lock          who fetches a piece locks its byte in it

@@ -1,4 +1,4 @@
-"""How are shards of a store read? Block by block, as the epoch wants them, through what the local disk has kept.
+"""A folder of shards in a store, read block by block as the epoch needs them, through the cache on the local disk.
 
 The order of an epoch mixes blocks of all shards: a first batch has samples of some thirty shards. So what is fetched is
 a block, and not a shard (docs/decisions/0015), and held against the checksums of its samples before it is used or kept.

@@ -1,4 +1,4 @@
-"""How is a data set in a store read? What is kept on the local disk, and how long a store may take."""
+"""Settings of a data set in a store: what is kept on the local disk, and how long a store may take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who speaks with a store? fsspec; this is the one place that knows it.
+"""The connection to a store by fsspec. No other module uses fsspec.
 
 Its file systems are not safe across a fork, and keep connections open: each process opens its own, and lets go of it
 when a loader closes.

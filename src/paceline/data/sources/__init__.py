@@ -1,4 +1,4 @@
-"""What can be converted? One file for each kind of source; each says how many samples it has, and gives one by number.
+"""Sources that can be converted, one file for each kind. Each says how many samples it has, and gives one by number.
 
 A source is sent to the processes that convert, so it holds paths and numbers, and opens what it reads when it is asked.
 """

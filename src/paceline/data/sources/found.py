@@ -1,4 +1,4 @@
-"""What is at a path? The kind of source by the names of files, and what lists its samples."""
+"""Finds the source at a path: its kind by the names of files, and what lists its samples."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def patch_torchs(torch: Any) -> None:
 
 def patch_ours(module: Any) -> None:
     """Remember those of `paceline.data`."""
-    _remember(module.Batches)
+    _remember(module.LoaderIterator)
 
 
 def _remember(kind: Any) -> None:

@@ -103,7 +103,7 @@ def _patch_ours(module: Any) -> None:
     from paceline.inprocess.recorder.loaders import fetch, iteration
 
     torch = import_module("torch")  # which its batches are made of; so torch is patched before it
-    iteration.patch_classes(torch, module.Loader, module.Batches)
+    iteration.patch_classes(torch, module.Loader, module.LoaderIterator)
     fetch.patch_maker(module.Loader, "_made", lambda own, step: (iteration.number_of(own), len(step[1])))
 
 
