@@ -36,7 +36,7 @@ MODULES = {  # ceilings of folders that are still above the limit
     "train": 22,
 }
 ONE_IMPORTER = 185
-ONE_LINERS = 239
+ONE_LINERS = 238
 SHARED_CLASS_NAMES = 17
 UNCLEAR_NAMES = 1.4  # percent
 

@@ -108,7 +108,11 @@ def check_folder(folder: Path, mark: str, contents_file: str = CONTENTS_FILE) ->
             )
     elif (folder / contents_file).exists():
         raise UsageError(f"{folder} holds a data set; name another folder")
-    elif there is None and folder.exists() and (not folder.is_dir() or any(map(_is_other, folder.iterdir()))):
+    elif (
+        there is None
+        and folder.exists()
+        and not (folder.is_dir() and all(path.match(TEMPORARY_FILES) for path in folder.iterdir()))
+    ):
         raise UsageError(f"{folder} exists and is not empty; name a new folder")
 
 
@@ -219,11 +223,6 @@ def _fingerprint_in(plan: Path) -> str | None:
         return None
     except msgspec.DecodeError:
         return ""
-
-
-def _is_other(path: Path) -> bool:
-    """Say whether a file is something else than the rest of a file that was being written."""
-    return not path.match(TEMPORARY_FILES)
 
 
 class InheritedFile:

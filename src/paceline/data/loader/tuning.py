@@ -120,7 +120,8 @@ def slowed(pace: Pace, most: Pace) -> Pace:
 def tuned(now: Tuning, seen: Window, bounds: Bounds) -> Tuning:
     """Return what follows from one more window."""
     rested = replace(now, rests={knob: (max(0, left - 1), length) for knob, (left, length) in now.rests.items()})
-    allowed = _allowed(bounds, seen.crowded)
+    # how many threads there may be beside what others do on our cores
+    allowed = max(bounds.least.threads, math.floor(bounds.most.threads - seen.crowded + 0.25))
     too_many = now.pace.threads > allowed
     if too_many and now.crowded_before:
         return _backed_off(rested, allowed, seen.crowded)
@@ -130,11 +131,6 @@ def tuned(now: Tuning, seen: Window, bounds: Bounds) -> Tuning:
     if seen.wait_share < _SHOWS:
         return rested
     return _begun(rested, seen, bounds, allowed)
-
-
-def _allowed(bounds: Bounds, crowded: float) -> int:
-    """Return how many threads there may be beside what others do on our cores."""
-    return max(bounds.least.threads, math.floor(bounds.most.threads - crowded + 0.25))
 
 
 def _backed_off(now: Tuning, allowed: int, crowded: float) -> Tuning:
