@@ -1,4 +1,4 @@
-"""Candidates: one change to try each, and the watched run that remedies propose them from."""
+"""Candidates (one change each) and the diagnosis context: the watched run from which remedies propose them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from paceline.explain.model import Diagnosis, Finding, Gain, LoaderBreakdown
 from paceline.record.run import Run
 from paceline.tune.comparison.model import Aim
 
-_BLOCKED = 0.2  # share of the time of making batches
+_BLOCKED = 0.2  # least share of batch preparation that workers spend blocked, for a wait outside the CPU
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One change to try, on top of what is kept already."""
+    """One change to try, in addition to the changes that are already kept."""
 
     remedy: str  # such as loader.workers
     recipe: Recipe
     safety: Safety
-    predicted: Gain | None  # from the findings, then corrected; None where nothing speaks for a number
-    why: str  # what suggests it
-    predicted_by_findings: Gain | None = None  # before earlier trials on this machine corrected it
-    startup_s: float = 0.0  # seconds that it takes to begin, about, more than the program as it is
-    warmup_steps: int | None = None  # until it is fully in force, where that is known
-    aims: Sequence[Aim] = ("time",)  # what it can make less
-    progress: float = 1.0  # that a step makes towards the same loss, in steps of what is kept
+    predicted: Gain | None  # the findings' prediction after correction; None without a prediction
+    why: str  # the reason for the proposal
+    predicted_by_findings: Gain | None = None  # the prediction before earlier trials on this machine corrected it
+    startup_s: float = 0.0  # approximate seconds of start-up in addition to those of the baseline
+    warmup_steps: int | None = None  # steps until the change has its full effect, or None if unknown
+    aims: Sequence[Aim] = ("time",)  # the quantities that the change can reduce
+    progress: float = 1.0  # progress of one step towards the same loss, in steps of the current best
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,56 +43,56 @@ class DiagnosisContext:
 
     run: Run
     recipe: Recipe
-    cpu_flags: frozenset[str] = frozenset()  # instruction sets of the processor; none: not known
+    cpu_flags: frozenset[str] = frozenset()  # instruction sets of the processor; empty if unknown
 
     @cached_property
     def facts(self) -> RunAnalysis:
-        """The run as rules see it."""
+        """The analysis of the run."""
         return analyze_run(self.run)
 
     @cached_property
     def diagnosis(self) -> Diagnosis:
-        """What was found in it."""
+        """The diagnosis of the run."""
         return diagnose(self.run)
 
     @property
     def findings(self) -> Sequence[Finding]:
-        """Its findings, the verdict's first."""
+        """The findings of the diagnosis; the finding of the verdict comes first."""
         return self.diagnosis.findings
 
     def finding(self, *codes: str) -> Finding | None:
-        """Return the first finding with one of these codes."""
+        """Return the first finding with one of these codes, or None."""
         return next((f for f in self.findings if f.code in codes), None)
 
     def gain_of(self, remedy: str) -> Gain | None:
-        """Return the gain that the findings expect of a remedy."""
+        """Return the largest gain that the findings predict for a remedy, or None without a prediction."""
         gains = [r.gain for f in self.findings for r in f.remedies if r.id == remedy and r.gain is not None]
         return max(gains, key=lambda g: g.high, default=None)
 
     @cached_property
     def waiting(self) -> tuple[RankAnalysis, LoaderModel] | None:
-        """The rank that waits most for data, with its supply."""
+        """The rank that waits most for data, with the model of its loader; None if no rank waits."""
         return waiting_rank(self.facts)
 
     @property
     def waits_outside(self) -> bool:
-        """Whether training waits for data, and their making for storage, a network, a sleep, or what is not known."""
+        """Whether training waits for data, and the loader waits for storage, a network or a sleep, or is unknown."""
         return self.waiting is not None and (self.loader is None or self.loader.blocked >= _BLOCKED)
 
     @property
     def loader(self) -> LoaderBreakdown | None:
-        """The training loader, where there is one."""
+        """The training loader, or None if there is none."""
         rank = self.waiting[0] if self.waiting is not None else self.facts.first
         return rank.loader
 
     @cached_property
     def supply(self) -> LoaderModel:
-        """How the waiting rank, or the first, is supplied with batches."""
+        """The loader model of the rank that waits most for data, or of the first rank if no rank waits."""
         return self.waiting[1] if self.waiting is not None else loader_model_of(self.facts, self.facts.first)
 
     @property
     def cores(self) -> int:
-        """Cores that one rank may count on, at least one."""
+        """Number of CPU cores that one rank can use, at least one."""
         return max(1, int(self.supply.cores))
 
     @property
@@ -102,7 +102,7 @@ class DiagnosisContext:
 
     @property
     def epoch_steps(self) -> int | None:
-        """Optimizer steps of an epoch of the loader that trains; None where no second one was seen."""
+        """Optimizer steps in one epoch of the training loader, or None if no second epoch was seen."""
         return steps_of_epoch(self.facts.first.record)
 
     @property
@@ -112,23 +112,24 @@ class DiagnosisContext:
 
     @property
     def on_cuda(self) -> bool:
-        """Whether a CUDA device computes."""
+        """Whether the program trains on a CUDA device."""
         return self.facts.first.record.device == "cuda"
 
     def setting(self, table: str, key: str) -> object:
-        """Return what the recipe has set already, or None."""
+        """Return the value of a setting in the recipe, or None if the recipe does not have it."""
         return self.recipe.get(table, {}).get(key)
 
 
 def capability(context: DiagnosisContext) -> float:
-    """Return the compute capability of the CUDA device that computes; 0.0 without one."""
+    """Return the compute capability of the CUDA device that trains, or 0.0 without a CUDA device."""
     return mfu.capability(context.facts.first.record.meta) if context.on_cuda else 0.0
 
 
 def operator_share(context: DiagnosisContext, *names: str) -> float | None:
-    """Return the share of step time in operators whose names hold one of these.
+    """Return the share of step time in operators whose names contain one of the given names.
 
-    By the own time of the device that computes, in the profiled steps; None where none is there, or it was not taken.
+    The times are the operators' self times on the training device, in the profiled steps. The result is None if no such
+    operator was profiled or if its device time is unknown.
     """
     first = context.facts.first
     own = [o for o in first.window.operators if any(name in o.name for name in names)] if first.window else []
@@ -139,17 +140,17 @@ def operator_share(context: DiagnosisContext, *names: str) -> float | None:
 
 
 def reduces_gradients(context: DiagnosisContext) -> bool:
-    """Say whether DistributedDataParallel exchanges gradients between several ranks."""
+    """Return whether DistributedDataParallel exchanges gradients between several ranks."""
     return context.distributed and bool(context.facts.first.rows["synced"].any())
 
 
 def communication(context: DiagnosisContext) -> float:
-    """Return the share of step time spent on communication, of the rank with the smallest share."""
+    """Return the share of step time spent on communication, on the rank with the smallest share."""
     return min(rank.breakdown.shares["communication"] for rank in context.facts.ranks)
 
 
 def debug_is_on(context: DiagnosisContext, name: str) -> bool:
-    """Say whether a debug setting was on while the program trained; those of CUDA count on a CUDA device only."""
+    """Return whether a debug setting was on during training. CUDA settings count only on a CUDA device."""
     of_cuda = name in ("launch_blocking", "deterministic_algorithms")
     seen = (rank.record.meta.get("debug", ()) for rank in context.facts.ranks)
     return (context.on_cuda or not of_cuda) and any(name in names for names in seen)

@@ -38,7 +38,7 @@ class RemedyPage:
 
     info: RemedyInfo
     body: str  # Markdown sections
-    findings: tuple[Page, ...]  # that name the remedy
+    findings: tuple[Page, ...]  # the findings that name the remedy
 
 
 @cache
@@ -56,7 +56,7 @@ def markdown(page: RemedyPage, *, links: bool = False) -> str:
 
     Args:
         page: The page.
-        links: Whether other pages are links to their files, as in ``docs/remedies``. Without, they are named.
+        links: Whether names of other pages are links to their files, as in ``docs/remedies``, or plain names.
     """
     body = page.body if links else without_links(page.body)
     return f"# {page.info.id}\n\n{page.info.title}.\n\n{_facts(page.info)}\n\n{body}\n{_findings(page, links)}"
@@ -98,7 +98,7 @@ def files() -> dict[str, str]:
 
 
 def write_pages(folder: Path) -> None:
-    """Write the pages of all remedies into a folder and remove other pages from it."""
+    """Write the pages of all remedies into a folder, and remove old pages from the folder."""
     replace_pages(folder, files())
 
 

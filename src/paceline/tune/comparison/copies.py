@@ -1,9 +1,10 @@
-"""Whether two copies of a program may live at the same time, and comparisons where they may not.
+"""Limits of a comparison, and comparisons for programs that cannot run twice at the same time.
 
-Copies need memory on the host (on GPUs: `trials.gpus`), and a program that can run twice: no fixed port, no card for
-one process alone. Where that is not so, both sides make the same steps, after the same warm-up steps, each in a process
-that has the machine for itself (`RestartedProcess`). A pair of blocks then is a pair of processes, so the scatter
-between processes is part of the noise of a pair.
+Two copies of a program can run side by side if the host has enough memory for both and if the program can run twice: it
+uses no fixed port and needs no GPU for one process alone. `trials.gpus` checks the memory of GPUs. If the program
+cannot run twice, each block runs in a process of its own, one process at a time (`RestartedProcess`). Both sides run
+the same steps after the same warm-up steps. A pair of blocks is then a pair of processes, so the noise of a pair
+includes the differences in speed between processes.
 """
 
 from __future__ import annotations
@@ -22,28 +23,28 @@ from paceline.tune.trials.blocks import BaselineFailed, ProgramFailed, ProgramOv
 from paceline.tune.trials.process import READY_S, TrialProcess
 
 LEAST_ROUND_S, _ROUND_S = 5.0, 25.0
-_PATIENCE_S = 60.0  # with what does not begin
-_BLOCKS = 14  # of a program that is soon over
+_PATIENCE_S = 60.0  # timeout for the first step, before the time that the baseline took is added
+_BLOCKS = 14  # least number of blocks that the steps of a short program are divided into
 _ANY = 1 << 30
-MOST_COPIES = 3  # that live at the same time, ever
-_OF_FREE = 0.8  # of the free memory, that copies may take
-_ATTEMPTS = 2  # to start a second copy: some programs fail by themselves now and then
-_BLOCK_S = 3.0  # a process that took seconds to start makes longer blocks
-_WARMUP_STEPS = 5  # before each block, at least
-_LEAST_PAIRS = 4  # for which there is time in a round, whatever the budget
+MOST_COPIES = 3  # upper limit on the copies that run at the same time
+_OF_FREE = 0.8  # share of the free memory that copies may take
+_ATTEMPTS = 2  # attempts to start a second copy: some programs fail to start from time to time
+_BLOCK_S = 3.0  # blocks are longer if each block needs a new process, because starting the process takes seconds
+_WARMUP_STEPS = 5  # least number of steps before each block in a new process
+_LEAST_PAIRS = 4  # a round lasts long enough for this number of pairs, whatever the budget
 
 
 def side_by_side_limits(
     spec: ComparisonSpec, deadline: Deadline, *, step_s: float, block_s: float, total: int
 ) -> RoundLimits:
-    """Return the limits of a round in which both processes are alive at the same time.
+    """Return the limits of a round in which both processes run side by side.
 
     Args:
         spec: The two recipes.
         deadline: When the comparison has to end.
-        step_s: Seconds of a step of the baseline, about.
-        block_s: Seconds of a block, about.
-        total: Steps of the whole program; 0 if that is not known.
+        step_s: Approximate seconds of one step of the baseline.
+        block_s: Approximate seconds of one block.
+        total: Number of steps of the whole program, or 0 if unknown.
     """
     now, warmup_s = time.monotonic(), 2 * spec.warmup_steps * step_s
     return RoundLimits(
@@ -58,11 +59,11 @@ def side_by_side_limits(
 
 
 def copies_that_fit(copy_bytes: int, free: float | None) -> int:
-    """Return how many copies of a program may live at the same time, at least one.
+    """Return how many copies of a program can run at the same time, between 1 and `MOST_COPIES`.
 
     Args:
-        copy_bytes: Host memory that one copy needs.
-        free: Host memory in bytes that is free while no copy lives; None: not known.
+        copy_bytes: Host memory in bytes that one copy needs.
+        free: Free host memory in bytes while no copy runs, or None if unknown.
     """
     if free is None or copy_bytes <= 0:
         return MOST_COPIES
@@ -70,18 +71,24 @@ def copies_that_fit(copy_bytes: int, free: float | None) -> int:
 
 
 def free_bytes() -> float | None:
-    """Return the host memory that could be used now."""
+    """Return the available host memory in bytes, or None if unknown."""
     return available_bytes(LocalFiles())
 
 
 def wait_for_first_step(process: TrialProcess, recipe: Recipe, deadline: Deadline, start_s: float) -> None:
-    """Wait for the first step. Compilation may take until the deadline, everything else as long as the baseline took.
+    """Wait for the first step of the process.
+
+    The timeout is a multiple of the baseline's start time. If the recipe compiles the model, the timeout is the time
+    until the deadline.
 
     Args:
         process: The program under a recipe.
         recipe: The recipe.
         deadline: When the comparison has to end.
         start_s: Seconds until the first step of the baseline.
+
+    Raises:
+        TrialFailed: The first step was not reached in time.
     """
     if "compile" not in recipe.get("compute", {}):
         process.begin(min(READY_S, _PATIENCE_S + 20 * start_s))
@@ -97,10 +104,10 @@ def wait_for_first_step(process: TrialProcess, recipe: Recipe, deadline: Deadlin
 
 
 def cannot_run_twice(started: Callable[[], TrialProcess]) -> bool:
-    """Return whether a second copy of the unchanged program fails to start while the first one runs.
+    """Return whether a second copy of the unchanged program fails to start while the first copy runs.
 
     Args:
-        started: Starts a copy.
+        started: Function that starts a copy.
     """
     with started() as first:
         first.begin()
@@ -117,7 +124,7 @@ def _starts(started: Callable[[], TrialProcess]) -> bool:
 
 
 def attribute_failure(error: ProgramFailed, baseline: TrialProcess, timeout_s: float) -> ProgramFailed:
-    """Return the error, as a BaselineFailed if the unchanged program has failed too or fails in its next steps."""
+    """Return the error, as a `BaselineFailed` if the unchanged program has failed too or fails in its next steps."""
     failed = error if baseline.has_failed else _baseline_failure(baseline, timeout_s)
     return error if failed is None else BaselineFailed(f"the unchanged program fails too: {failed}")
 
@@ -140,9 +147,9 @@ def restarted_limits(
     Args:
         spec: The two recipes.
         deadline: When the comparison has to end.
-        step_s: Seconds of a step of the baseline, about.
-        start_s: Seconds until its first step.
-        total: Steps of the whole program; 0 if that is not known.
+        step_s: Approximate seconds of one step of the baseline.
+        start_s: Seconds until the first step of the baseline.
+        total: Number of steps of the whole program, or 0 if unknown.
     """
     warmup = max(_WARMUP_STEPS, spec.warmup_steps)
     least_s = _LEAST_PAIRS * 2 * (start_s + warmup * step_s + _BLOCK_S)
@@ -159,29 +166,32 @@ def restarted_limits(
 
 
 class RestartedProcess:
-    """Runs each block in a new process and ends the process after it."""
+    """Runs each block in a new process and ends that process after the block."""
 
     def __init__(
         self, made: Callable[[], TrialProcess], begin: Callable[[TrialProcess], Any], warmup_steps: int
     ) -> None:
-        """Prepare; nothing is started yet.
+        """Store the arguments. No process is started yet.
 
         Args:
-            made: Starts the program.
-            begin: Waits for its first step.
-            warmup_steps: Steps that each process makes before its block, at least.
+            made: Function that starts the program.
+            begin: Function that waits for the first step of the program.
+            warmup_steps: Least number of steps that each process makes before its block.
         """
         self._made = made
         self._begin = begin
         self._warmup_steps = max(_WARMUP_STEPS, warmup_steps)
-        self.folder = Path()  # of the process that was started last
+        self.folder = Path()  # folder of the latest process
 
     def run_steps(self, steps: int, timeout_s: float, *, pause: bool = True) -> StepBlock:
-        """Start the program, let it warm up and make so many steps, and end it.
+        """Start the program, run the warm-up steps and the steps of the block, and end the program.
+
+        Returns:
+            The measured block, without the warm-up steps.
 
         Raises:
-            ProgramOver: It came to its end before.
-            TrialFailed: It hung, or failed.
+            ProgramOver: The program ended before the block was complete.
+            TrialFailed: The program hung or failed.
         """
         with self._made() as process:
             self.folder = process.folder

@@ -1,15 +1,16 @@
 """Alternating blocks of the same steps in two processes, until the difference in speed is certain.
 
-The baseline and the candidate each run in processes of their own, and one of them is always stopped. Both make steps
+The baseline and the candidate run in one process each, and one of the two processes is always stopped. Both run steps
 [k, k + n), in alternating order, so that changes of the machine's speed and differences between steps affect both.
 Short blocks are better: on a virtual machine whose cores ran at 1.0 or 0.4 times their speed for seconds at a time,
-20 s of blocks of 0.6 s resolved differences of 3.6%, and blocks of 0.08 s resolved 1.5%. But a request or a sleep goes
-on while its process is stopped, so a program that waits for data has long blocks. Pairs during which other programs
-used cores are left out, whatever their result.
+20 s of blocks of 0.6 s resolved differences of 3.6%, and 20 s of blocks of 0.08 s resolved 1.5%. However, a network
+request or a sleep continues while its process is stopped, so a program that waits for data gets long blocks. Pairs
+during which other programs used CPU cores are left out, whatever their result.
 
-Batches that were ready when a block began were made at another time. A queue of 64 feeds many short blocks: their steps
-were 915 times as fast as those of a loader that is 17 times as fast. So blocks are a warm-up while most of their
-batches come from the queue. In the blocks that count, the batches by which the queue became shorter are subtracted.
+Batches that are in the queue of the loader when a block begins were made before the block. A queue of 64 batches can
+feed many short blocks: with one loader, such steps looked 915 times as fast as the baseline, but the loader was only 17
+times as fast. So a block counts as warm-up while many of its batches come from the queue and the queue is not empty. In
+the blocks that count, the batches by which the queue became shorter are subtracted.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ from paceline.tune.trials.blocks import ProgramOver, StepBlock
 from paceline.tune.trials.gpus import pairs_with_changed_clocks
 from paceline.tune.trials.process import TrialProcess
 
-SHORT_S, LONG_S = 0.12, 0.6  # of the faster of both, about
-MOST_BLOCK_S = 3.0  # of the slower
-LEAST_STEPS = 4  # of a block; fewer where they take longer than a long block
-_SETTLED = 1.5  # a block within this factor of the best so far is no warm-up
-_MOST_WARMUP = 3  # pairs
-_FROM_QUEUE = 0.25  # of the steps of a block: if it took more of them from the queue, it is a warm-up
-_BUSY_CORES = 0.3  # taken by others: more than this sets a pair aside
-_SLACK = 30.0  # times longer than expected: it hangs
-_FUTILE = (0.9, 1.15)  # speed-up, and its upper end: who is so much slower is not looked at any longer
-_PROMISING = (1.05, 0.8)  # speed-up, and its lower end
-_SHARP = 1.2  # an interval whose ends are this close says enough
-_ROUGH = 2.0  # its ends are no further apart than this factor, if some pairs are enough for that
+SHORT_S, LONG_S = 0.12, 0.6  # approximate seconds of a block of the faster side
+MOST_BLOCK_S = 3.0  # most seconds of a block of the slower side
+LEAST_STEPS = 4  # least number of steps in a block; fewer if these steps take longer than LONG_S
+_SETTLED = 1.5  # a block within this factor of the fastest earlier block is not a warm-up
+_MOST_WARMUP = 3  # most pairs that count as warm-up because their speed still changes
+_FROM_QUEUE = 0.25  # share of steps; a block that took more batches than this from the queue is a warm-up
+_BUSY_CORES = 0.3  # a pair is left out if other programs used more cores than this
+_SLACK = 30.0  # a block that takes this many times its expected time hangs
+_FUTILE = (0.9, 1.15)  # a comparison ends if the speed-up and the interval's upper end are below these values
+# a comparison gets more time if the speed-up and the interval's lower end are above these values
+_PROMISING = (1.05, 0.8)
+_SHARP = 1.2  # an interval is narrow enough if upper end / lower end is at most this factor
+_ROUGH = 2.0  # the same for a large speed-up, which needs fewer pairs
 _FEWEST_PAIRS, _ENOUGH_LARGE, _ENOUGH_PAIRS = 4, 6, 12
 
 
@@ -48,38 +50,38 @@ class BlockRunner(Protocol):
     folder: Path
 
     def run_steps(self, steps: int, timeout_s: float, *, pause: bool = True) -> StepBlock:
-        """Let the program make so many optimizer steps."""
+        """Run the program for the given number of optimizer steps and return the measured block."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockPair:
-    """One block under the baseline and one under the candidate, of the same steps."""
+    """One block under the baseline and one block under the candidate, over the same steps."""
 
     baseline: StepBlock
     candidate: StepBlock
 
     @property
     def other_cores(self) -> float:
-        """Cores that other programs used, in the block in which they used more."""
+        """Mean number of cores that other programs used during a block; the larger number of the two blocks."""
         return max(self.baseline.other_cores, self.candidate.other_cores)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRound:
-    """One process of the baseline and one of the candidate, which run blocks in turn."""
+    """The blocks of one baseline process and one candidate process, which ran in turn."""
 
     warmup: Sequence[BlockPair]
     pairs: Sequence[BlockPair]
-    over: bool  # the program came to its end
+    over: bool  # whether the program ended
 
     @property
     def steps(self) -> int:
-        """Optimizer steps that each of both has made in whole blocks."""
+        """Number of optimizer steps that each side made, warm-up included."""
         return sum(p.baseline.steps for p in [*self.warmup, *self.pairs])
 
     @property
     def fair(self) -> Sequence[BlockPair]:
-        """The pairs that count."""
+        """The pairs that count, see `fair_pairs`."""
         return fair_pairs(self.pairs)
 
 
@@ -87,23 +89,24 @@ class ComparisonRound:
 class RoundLimits:
     """The limits of a round: the length of its blocks and its time."""
 
-    step_s: float  # seconds of a step of the baseline, about
-    block_s: float  # seconds of a block of the faster of both, about
-    most_steps: int  # of a block: of a program that is soon over
-    warmup_steps: int  # that do not count, at least
-    budget_s: float  # to stop after
-    most_s: float  # to stop after where it looks like a win, but is not certain yet
-    large_s: float  # to stop after where it looks like a large win
-    warm: bool = False  # whether each block begins warm, because its process made other steps before
+    step_s: float  # approximate seconds of one step of the baseline
+    block_s: float  # approximate seconds of one block of the faster side
+    most_steps: int  # most steps in a block; limits the blocks of a short program
+    warmup_steps: int  # least number of steps that do not count
+    budget_s: float  # time limit of the round
+    most_s: float  # time limit if the candidate is probably faster, but not certainly yet
+    large_s: float  # time limit if the candidate is probably much faster
+    warm: bool = False  # whether each block starts warm, because its process made other steps before
 
 
 def fair_pairs(pairs: Sequence[BlockPair]) -> list[BlockPair]:
-    """Return the pairs that nobody disturbed, or all where most were; their seconds are those of steps in the long run.
+    """Return the pairs that count, with their seconds corrected for batches from the loader's queue (`queue_factor`).
 
-    Pairs under changed clocks of a GPU are left out too (`trials.gpus`).
+    Pairs are left out if other programs used the cores or if the clocks of a GPU changed (`trials.gpus`). If these are
+    more than half of the pairs, all pairs count.
 
     Returns:
-        None of the pairs, if the batches of one of both were all made before.
+        The pairs; an empty list if all batches of one side were made before its blocks.
     """
     factors = queue_factor([p.baseline for p in pairs]), queue_factor([p.candidate for p in pairs])
     if math.inf in factors:
@@ -120,9 +123,9 @@ def fair_pairs(pairs: Sequence[BlockPair]) -> list[BlockPair]:
 
 
 def queue_factor(blocks: Sequence[StepBlock]) -> float:
-    """Return how many times longer steps take when no batch was made before; infinite if all were.
+    """Return the factor by which steps are slower if no batch was made before its block; infinity if all batches were.
 
-    A queue that became longer says nothing: training was the slower of the two.
+    The factor is 1 if the queue became longer: then training was slower than the loader.
     """
     steps = sum(block.steps for block in blocks)
     queued = max(0.0, sum(block.from_queue or 0.0 for block in blocks))
@@ -133,7 +136,7 @@ def _scale_seconds(block: StepBlock, factor: float) -> StepBlock:
     return replace(block, seconds=block.seconds * factor)
 
 
-Outlook = Literal["open", "promising", "large"]  # what a comparison that is not decided yet looks like
+Outlook = Literal["open", "promising", "large"]  # whether more time may show a gain, while a comparison is undecided
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,13 +150,13 @@ class StoppingRule:
 def run_round(
     baseline: BlockRunner, candidate: BlockRunner, limits: RoundLimits, rule: StoppingRule
 ) -> ComparisonRound:
-    """Run blocks of both in turn until the stopping rule holds, the program ends, or the time is up.
+    """Run blocks of both sides in turn until the stopping rule is met, the program ends, or the time is up.
 
     Args:
-        baseline: The program as it is.
-        candidate: The same under a recipe.
-        limits: How long blocks and the round are.
-        rule: Say when that is enough, and what more time may show.
+        baseline: The unchanged program.
+        candidate: The program under the candidate's recipe.
+        limits: The length of the blocks and of the round.
+        rule: Decides when the round is long enough, and whether it may take more time.
     """
     begun = time.monotonic()
     patience_s = {"open": limits.budget_s, "promising": limits.most_s, "large": max(limits.most_s, limits.large_s)}
@@ -178,7 +181,11 @@ def run_round(
 def measure_copies(
     processes: Sequence[TrialProcess], ends: float, *, step_s: float, block_s: float, blocks: int
 ) -> list[list[float]]:
-    """Run the same steps in several copies of the program, in turn; return the seconds of the blocks of each."""
+    """Run the same steps in several copies of the program, in turn.
+
+    Returns:
+        For each copy, the seconds of its blocks, without the first block (warm-up).
+    """
     steps = steps_per_block(step_s, step_s, block_s)
     found: list[list[float]] = [[] for _ in processes]
     for block in range(blocks + 1):
@@ -191,14 +198,14 @@ def measure_copies(
             }
         except ProgramOver:
             break
-        if block:  # the first warms up
+        if block:  # the first block is a warm-up
             for times, process in zip(found, processes, strict=True):
                 times.append(seconds[id(process)])
     return found
 
 
 def _run_pairs(baseline: BlockRunner, candidate: BlockRunner, limits: RoundLimits) -> Iterator[BlockPair | None]:
-    """Yield pairs of blocks in alternating order; None when the program has ended."""
+    """Yield pairs of blocks in alternating order, and None at the end of the program."""
     step_s, most_steps = limits.step_s, limits.most_steps
     steps, first_is_baseline = min(most_steps, steps_per_block(step_s, step_s, limits.block_s)), True
     while True:
@@ -217,14 +224,14 @@ def _run_pairs(baseline: BlockRunner, candidate: BlockRunner, limits: RoundLimit
 
 
 def steps_per_block(faster_s: float, slower_s: float, block_s: float) -> int:
-    """Return how many steps make a block, by the seconds of a step in the faster and in the slower of two."""
+    """Return the number of steps in a block, given the seconds of a step of the faster and of the slower side."""
     wanted, most = math.ceil(block_s / max(faster_s, 1e-6)), math.floor(MOST_BLOCK_S / max(slower_s, 1e-6))
     least = min(LEAST_STEPS, math.ceil(LONG_S / max(faster_s, 1e-6)))
     return max(least, min(wanted, most))
 
 
 def _fed_from_queue(pair: BlockPair) -> bool:
-    """Return whether a block of the pair took many batches from its queue and the queue is not empty."""
+    """Return whether a block of the pair took many batches from its queue, and the queue is not empty yet."""
     return any(
         (block.from_queue or 0.0) > _FROM_QUEUE * block.steps and bool(block.queued)
         for block in (pair.baseline, pair.candidate)
@@ -232,7 +239,7 @@ def _fed_from_queue(pair: BlockPair) -> bool:
 
 
 def _warmed_up(pairs: Sequence[BlockPair]) -> bool:
-    """Return whether both have warmed up: the last block is about as fast as the fastest block before it."""
+    """Return whether both sides are warm: their last block is about as fast as their fastest block so far."""
     if len(pairs) < 2:
         return False
     both = ([p.baseline.step_s for p in pairs], [p.candidate.step_s for p in pairs])
@@ -241,13 +248,13 @@ def _warmed_up(pairs: Sequence[BlockPair]) -> bool:
 
 @dataclass(frozen=True)
 class StoppingLimits:
-    """What decides whether a gain is certain enough.
+    """The limits by which a comparison decides that a gain is certain enough.
 
     Attributes:
-        worth: Factor below which a gain is not worth having.
-        fewest: Pairs that a small gain needs.
-        scatter: Standard deviation of the log of what is to be gained, between processes.
-        rounds: Rounds of the comparison, this one included.
+        worth: Gains below this factor are not worth having.
+        fewest: Number of pairs that a small gain needs.
+        scatter: Standard deviation between processes of the log of the compared quantity.
+        rounds: Number of rounds of the comparison, this one included.
     """
 
     worth: float
@@ -260,8 +267,8 @@ def stopping_rule(gained: Callable[[Sequence[BlockPair]], Interval], rules: Stop
     """Return the rule that ends a round.
 
     Args:
-        gained: Returns the gain by the pairs of the round so far, and by those of earlier rounds.
-        rules: What it is judged by.
+        gained: Function that returns the gain, given the pairs of this round. It includes the pairs of earlier rounds.
+        rules: The limits of the rule.
     """
 
     def enough(pairs: Sequence[BlockPair]) -> bool:

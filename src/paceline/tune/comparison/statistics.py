@@ -1,31 +1,32 @@
 """The speed-up of a candidate, with an interval that is valid after every block (a confidence sequence).
 
-Each pair of blocks (the same steps under the baseline and under the candidate) gives b and c, their seconds. The
-speed-up r is the ratio of their totals, so that a stall counts with the time it took. For a speed-up r, the x = b - r c
-of n pairs have mean zero. With their mean m and standard deviation s, t = sqrt(n) m / s, and with nu = n - 1
+Each pair of blocks (the same steps under the baseline and under the candidate) gives b and c, the seconds of the two
+blocks. The speed-up r is the ratio of their totals, so that a stall counts with the time it took. If r is the true
+speed-up, the values x = b - r c of n pairs have mean zero. With their sample mean m and standard deviation s,
+t = sqrt(n) m / s, and nu = n - 1,
 
     e(r) = (1 + n g)^(-1/2) [(1 + t^2/nu) / (1 + t^2/(nu (1 + n g)))]^((nu + 1)/2)
 
-is the evidence against r: the t-test's Bayes factor with a normal prior of variance g on the effect in units of s. It
-is a test martingale, so P(it ever exceeds 1/alpha) <= alpha (Ville), and the r with e(r) < 1/alpha form an interval
-that holds at every n at once: one may stop whenever one likes. See Grünwald, de Heide and Koolen, "Safe testing"
+is the evidence against r: the t-test's Bayes factor with a normal prior of variance g on the effect in units of s. e is
+a test martingale, so P(e ever exceeds 1/alpha) <= alpha (Ville). The r with e(r) < 1/alpha form an interval that is
+valid at every n at once, so the comparison may stop at any time. See Grünwald, de Heide and Koolen, "Safe testing"
 (2024), Lai, "On confidence sequences" (1976), and for the interval of a ratio Fieller, "Some problems in interval
 estimation" (1954).
 
-Two processes of the very same program differ by some percent for as long as they live (where their memory lies, which
-core they got). That does not average out over blocks, only over processes: a *round* is one process of each, and the
-scatter between processes, measured on the baseline alone, widens the interval by z sqrt(2) scatter / sqrt(rounds),
-where rounds of few pairs count as less than one.
+Two processes of the same program differ in speed by some percent for as long as they run, for example because of the
+addresses of their memory or the cores they run on. More blocks do not average this difference out, more processes do. A
+*round* is one process of each side. The scatter between processes is measured on the baseline alone, and widens the
+interval by z sqrt(2) scatter / sqrt(rounds), where rounds of few pairs count as less than one.
 
-A large speed-up needs no more than two pairs if the noise of a pair is roughly known beforehand. With a scaled
-inverse-chi-squared prior on the variance of log(b / c), scale s0 and nu0 degrees of freedom, the same e holds with
-nu = nu0 + n - 1 and s^2 = (nu0 s0^2 + sum of squares) / (nu0 + n - rounds). The prior comes from blocks of the
-baseline and is made wide (`noise_prior`), since a candidate may be noisier. Both intervals are used, at 0.8 alpha and
-0.2 alpha, and what lies in both is reported.
+A large speed-up needs only two pairs if the noise of a pair is roughly known beforehand. With a scaled
+inverse-chi-squared prior on the variance of log(b / c), with scale s0 and nu0 degrees of freedom, the same e is valid
+with nu = nu0 + n - 1 and s^2 = (nu0 s0^2 + sum of squares) / (nu0 + n - rounds). The prior is computed from blocks of
+the baseline and is made wide (`noise_prior`), since a candidate may be noisier. Both intervals are computed, at
+0.8 alpha and 0.2 alpha, and the result is their intersection.
 
-No interval can know of a stall that it has not seen. A stall in one of ten blocks is missed by 16 pairs in 19% of the
-cases and by 30 in 4%. A small speed-up therefore needs many pairs, whatever its interval (`fewest_pairs`), and what is
-kept is compared once more.
+An interval does not include stalls that have not happened yet. 16 pairs miss a stall in one of ten blocks in 19% of the
+cases, and 30 pairs miss it in 4%. A small speed-up therefore needs many pairs, whatever its interval (`fewest_pairs`),
+and a candidate that is kept is compared once more.
 """
 
 from __future__ import annotations
@@ -39,41 +40,43 @@ import numpy as np
 from paceline.core.statistics import Interval
 
 ALPHA = 0.05
-Values = tuple[float, float]  # of the baseline and of the candidate, for the same steps
-_Z = 2.45  # of Student's t with 6 degrees of freedom: 95%
-_USUAL_SCATTER = 0.02  # seen on quiet machines
+Values = tuple[float, float]  # of the baseline and of the candidate, over the same steps
+_Z = 2.45  # two-sided 95% quantile of Student's t with 6 degrees of freedom
+_USUAL_SCATTER = 0.02  # standard deviation of the log of the speed between processes, as seen on quiet machines
 _USUAL_WEIGHT = 4
-_FEWEST_BLOCKS = 3  # of each process, from which the noise of a pair is estimated
-_FEWEST_TO_JUDGE = 8  # pairs, below which none is called far off
-_FAR = 5.0  # standard deviations, as the median distance from the median has them
-_LEAST_FAR = 0.1  # as a log
-_SEEN_S, _FEWEST_LONG, _FEWEST_SHORT = 3.6, 16, 30  # of the candidate, before a small speed-up counts
-_SMALL = 0.5  # what blocks scatter, beside what processes do
-_G = 9.0  # effects worth having are a few standard deviations of a block
-_ALPHA_OF_PRIOR = 0.2  # the share of alpha that the interval with a prior gets
-_PRIOR_WEIGHT = 6.0  # its degrees of freedom
-_USUAL_NOISE = 0.25  # of a pair, if no blocks of the baseline were compared
+_FEWEST_BLOCKS = 3  # least blocks per process for an estimate of the noise of a pair
+_FEWEST_TO_JUDGE = 8  # least number of pairs for a search for outliers
+_FAR = 5.0  # an outlier is this many standard deviations from the median; the MAD estimates the deviation
+_LEAST_FAR = 0.1  # and at least this far from the median, as a log
+# A small speed-up counts after this many seconds of the candidate, and after at least and at most so many pairs.
+_SEEN_S, _FEWEST_LONG, _FEWEST_SHORT = 3.6, 16, 30
+# noise of blocks, relative to the scatter between processes, below which new processes help more than pairs
+_SMALL = 0.5
+_G = 9.0  # prior variance: effects worth having are a few standard deviations of a block
+_ALPHA_OF_PRIOR = 0.2  # share of alpha for the interval with the noise prior
+_PRIOR_WEIGHT = 6.0  # degrees of freedom of the noise prior
+_USUAL_NOISE = 0.25  # noise of a pair if no blocks of the baseline were compared
 _LEAST_NOISE = 0.15
-_NOISIER = 3.0  # times the baseline's noise, that a candidate may have
-LARGE = 1.5  # a factor that is certainly larger needs few pairs
-_SAYS_NOTHING = 50.0  # ends of an interval that are so far apart, with no gain between them
-_PROVEN = 1.005  # the least low end of a gain: it must not be printed as 1.00x
-_REFUTED = 2.0  # times the scale of the prior: if pairs are so noisy, the prior is not used
+_NOISIER = 3.0  # a candidate may be this many times as noisy as the baseline
+LARGE = 1.5  # a speed-up that is certainly larger needs few pairs
+_SAYS_NOTHING = 50.0  # an interval that includes 1 and is wider than this factor is reported as unbounded
+_PROVEN = 1.005  # least lower end of a gain: a gain must not be printed as 1.00x
+_REFUTED = 2.0  # the prior is not used if the noise is more than this many times its scale
 
 
 @dataclass(frozen=True, kw_only=True)
 class NoisePrior:
-    """Prior on the noise of a pair of blocks, from blocks of the baseline."""
+    """Prior on the noise of a pair of blocks, estimated from blocks of the baseline."""
 
     scale: float = _USUAL_NOISE  # standard deviation of log(baseline / candidate)
     weight: float = _PRIOR_WEIGHT  # degrees of freedom
 
 
 def noise_prior(processes: Sequence[Sequence[float]]) -> NoisePrior:
-    """Return the prior on the noise of a pair, from blocks of some processes of the baseline.
+    """Return the prior on the noise of a pair, estimated from blocks of several processes of the baseline.
 
     Args:
-        processes: For each, seconds of blocks of the same steps, run in turn.
+        processes: For each process, the seconds of its blocks. All processes ran the same steps, in turn.
     """
     left = _residuals(processes)
     if left is None or left.shape[1] < _FEWEST_BLOCKS:
@@ -85,16 +88,16 @@ def noise_prior(processes: Sequence[Sequence[float]]) -> NoisePrior:
 def speed_up(
     rounds: Sequence[Sequence[Values]], scatter: float = 0.0, alpha: float = ALPHA, prior: NoisePrior | None = None
 ) -> Interval:
-    """Return the speed-up as a factor, with the interval that holds however often one has looked.
+    """Return the speed-up as a factor, with a confidence interval that is valid after any number of looks at the data.
 
     Args:
-        rounds: For each round the seconds of the baseline and of the candidate, for each pair of blocks.
-        scatter: Standard deviation of the log of a process's speed.
-        alpha: The chance that the interval ever misses the truth.
-        prior: What is known of the noise of a pair; None: nothing.
+        rounds: For each round and each pair of blocks, the seconds of the baseline and of the candidate.
+        scatter: Standard deviation of the log of the speed between processes.
+        alpha: Probability that the interval ever excludes the true speed-up.
+        prior: Prior on the noise of a pair, or None for no prior.
 
     Returns:
-        The ratio of the totals; its count is the number of pairs.
+        The ratio of the totals with its interval; its count is the number of pairs.
     """
     rounds = [each for each in rounds if len(each)]
     n = sum(len(each) for each in rounds)
@@ -114,11 +117,11 @@ def speed_up(
 
 
 def _of_totals(rounds: Sequence[Sequence[Values]], reach: float) -> tuple[float, float]:
-    """Return the interval of ratios r for which the mean of b - r c is within a number of standard errors of zero.
+    """Return the interval of ratios r for which the mean of b - r c is at most `reach` standard deviations from zero.
 
     Args:
-        rounds: As `speed_up` takes them; deviations are from the mean of each round.
-        reach: How many standard deviations of one pair.
+        rounds: Seconds as in `speed_up`. Deviations are computed from the mean of each round.
+        reach: Largest distance of the mean from zero, in standard deviations of one pair.
     """
     free = sum(len(each) for each in rounds) - len(rounds)
     if free <= 0 or not math.isfinite(reach):
@@ -136,7 +139,7 @@ def _of_totals(rounds: Sequence[Sequence[Values]], reach: float) -> tuple[float,
 
 
 def _reach_by_prior(rounds: Sequence[Sequence[Values]], alpha: float, prior: NoisePrior) -> float:
-    """Return half the width of the interval, as a log, that a prior on the noise gives; infinite if it is refuted."""
+    """Return half the width, as a log, of the interval with a noise prior; infinity if the prior does not fit."""
     logs = [np.log(np.divide(*np.asarray(each, dtype=float).T)) for each in rounds]
     n, squares = sum(map(len, logs)), float(sum(np.sum((each - each.mean()) ** 2) for each in logs))
     free = n - len(logs)
@@ -147,18 +150,18 @@ def _reach_by_prior(rounds: Sequence[Sequence[Values]], alpha: float, prior: Noi
 
 
 def _whole_rounds(rounds: Sequence[Sequence[Values]]) -> float:
-    """Return the effective number of rounds, if rounds have different numbers of pairs."""
+    """Return the effective number of rounds: fewer than their count if they have different numbers of pairs."""
     sizes = [len(each) for each in rounds]
     return float(sum(sizes) ** 2 / sum(size * size for size in sizes))
 
 
 def _process_half_width(scatter: float, rounds: float) -> float:
-    """Return the part of an interval's half width, as a log, that is between processes."""
+    """Return the half width, as a log, that the scatter between processes adds to an interval."""
     return _Z * scatter * math.sqrt(2 / rounds)
 
 
 def fewest_pairs(block_s: float) -> int:
-    """Return the number of pairs of blocks that a small speed-up needs before it counts."""
+    """Return the number of pairs that a small speed-up needs, given the seconds of a block of the candidate."""
     return max(_FEWEST_LONG, min(_FEWEST_SHORT, math.ceil(_SEEN_S / block_s)))
 
 
@@ -171,13 +174,13 @@ def needs_new_processes(interval: Interval, scatter: float, rounds: int) -> bool
 
 
 def scatter_of(processes: Sequence[Sequence[float]]) -> float:
-    """Return the standard deviation of the log of a process's speed, from some processes of the same program.
+    """Return the standard deviation of the log of the speed between processes of the same program.
 
-    What single blocks scatter, apart from what all processes had in common in them, is taken off: it averages out. Few
-    processes say little, so what is usual counts as much as four more of them.
+    The noise of single blocks is subtracted, because it averages out; the noise that all processes share does not
+    count. Few processes give a poor estimate, so the usual scatter counts as much as four more processes.
 
     Args:
-        processes: For each, seconds of blocks of the same steps, played in turn; as many of each.
+        processes: For each process, the seconds of its blocks. All processes ran the same steps, in turn.
     """
     left = _residuals(processes)
     if left is None:
@@ -190,7 +193,7 @@ def scatter_of(processes: Sequence[Sequence[float]]) -> float:
 
 
 def _residuals(processes: Sequence[Sequence[float]]) -> np.ndarray | None:
-    """Return the log seconds of blocks without the means of processes and of blocks; None without two processes.
+    """Return the log seconds of blocks minus the means of processes and of blocks; None with fewer than two processes.
 
     Returns:
         An array of shape (processes, blocks).
@@ -204,10 +207,10 @@ def _residuals(processes: Sequence[Sequence[float]]) -> np.ndarray | None:
 
 
 def count_outliers(values: Sequence[Values]) -> int:
-    """Return in how many pairs the gain is far from the median; they count like all others.
+    """Return the number of pairs whose gain is far from the median. These pairs still count.
 
     Args:
-        values: Of the baseline and of the candidate, for each pair.
+        values: For each pair, the values of the baseline and of the candidate.
     """
     if len(values) < _FEWEST_TO_JUDGE:
         return 0
@@ -217,13 +220,13 @@ def count_outliers(values: Sequence[Values]) -> int:
 
 
 def half_width(n: int, alpha: float = ALPHA, g: float = _G, known: float = 0.0) -> float:
-    """Return half the interval's width in standard deviations of one pair; infinite while nothing can be said.
+    """Return half the width of the interval in standard deviations of one pair; infinity if n is too small.
 
     Args:
-        n: How many pairs there are.
-        alpha: The chance that the interval ever misses the truth.
-        g: Variance of the prior on the effect, in units of the noise's.
-        known: Degrees of freedom with which the noise was known beforehand.
+        n: Number of pairs.
+        alpha: Probability that the interval ever excludes the true value.
+        g: Variance of the prior on the effect, in units of the variance of the noise.
+        known: Degrees of freedom of the prior on the noise; 0 for no prior.
     """
     if n < 2:
         return math.inf
@@ -235,10 +238,10 @@ def half_width(n: int, alpha: float = ALPHA, g: float = _G, known: float = 0.0) 
 
 
 def multiply_intervals(factors: Sequence[Interval | None]) -> Interval | None:
-    """Return the product of independent factors; the squares of their errors add up on the log scale.
+    """Return the product of independent factors. The squares of their errors add up on the log scale.
 
     Returns:
-        Its count is the least of theirs; None where there are none, or one is not known or has no bounds.
+        The product, with the smallest count of the factors; None without factors, or if a factor is None or unbounded.
     """
     known = [one for one in factors if one is not None and 0 < one.low <= one.high < math.inf]
     if not factors or len(known) < len(factors):
@@ -255,11 +258,11 @@ def verdict_so_far(interval: Interval, worth: float, fewest: int = 0) -> str | N
 
     Args:
         interval: The speed-up so far.
-        worth: Factor below which a gain is not worth having, such as 1.02.
-        fewest: Pairs that a gain needs unless it is certainly large.
+        worth: Gains below this factor, such as 1.02, are not worth having.
+        fewest: Number of pairs that a gain needs unless the gain is certainly large.
 
     Returns:
-        ``win`` (certainly faster), ``no-win`` (certainly not faster by as much as is worth having), or None.
+        ``win`` (certainly faster), ``no-win`` (certainly not faster by the factor `worth`), or None if undecided.
     """
     if interval.low >= _PROVEN and interval.value >= worth and (interval.count >= fewest or interval.low >= LARGE):
         return "win"

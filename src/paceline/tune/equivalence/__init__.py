@@ -1,1 +1,1 @@
-"""Equivalence checks: whether training computes the same under two recipes."""
+"""Equivalence checks: whether training computes the same results under two recipes."""

@@ -1,11 +1,15 @@
 """Compare the first training steps of the unchanged program with those under a recipe.
 
-`exact`: what models are fed, the losses, the parameters, the gradients and the buffers are the same to the last bit.
-`resampled`: the same, with the random draws of samples fixed on both sides; and each worker draws its own numbers.
-`numeric`: models are fed the same, as many steps are applied, by the same optimizers at the same learning rates, what
-buffers count is the same, the gradients of the first step differ by rounding only, dropout is still on, and the losses
-differ no more than the baseline's own do from seed to seed. Where the baseline does not repeat
-itself, even with its seeds set, nothing can be proven and that is said.
+The checks depend on the safety class of the change:
+
+`exact`: the inputs of the models, the losses, the parameters, the gradients and the buffers are bitwise identical.
+`resampled`: the same as `exact`, with the random draws of samples fixed on both sides. Also, each worker draws its own
+random numbers.
+`numeric`: the inputs, the number of applied steps, the optimizers, their learning rates and the integer buffers are
+identical. The gradients of the first step differ only by rounding, dropout is still on, and the losses differ at most
+by the standard deviation of the baseline's losses between seeds.
+
+If two runs of the baseline with the same seed differ, equality cannot be checked, and the check says so.
 """
 
 from __future__ import annotations
@@ -22,25 +26,25 @@ import numpy as np
 from paceline.core.recipe import Recipe
 from paceline.core.remedies import Safety
 
-FLOOR = 1e-3  # of the loss: differences below are rounding, whatever the seeds
-ROUNDING = 0.01  # of the norm of a gradient: other kernels in float32, summed in another order through many layers
-_TF32, _HALF = 0.05, 0.25  # the same with 11 and with 8 significant bits
-_MOST_SKIPPED = 0.25  # of the steps compared, in which loss scaling has yet to find its scale
+FLOOR = 1e-3  # smaller relative differences of the loss are rounding, whatever the standard deviation between seeds
+ROUNDING = 0.01  # relative to the norm of a gradient: other float32 kernels, other summation order, many layers
+_TF32, _HALF = 0.05, 0.25  # the same limit with 11 and with 8 significant bits
+_MOST_SKIPPED = 0.25  # share of the compared steps that loss scaling may skip while it searches for its scale
 
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One invariant and its result."""
+    """One check and its result."""
 
     name: str  # such as "samples"
     passed: bool
     text: str
-    vetoes: bool = False  # whether no change that fails it is kept, of whatever class
+    vetoes: bool = False  # whether a failure rejects the change, whatever its safety class
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankOutputs:
-    """What one rank computed in the compared steps."""
+    """The results that one rank computed in the compared steps."""
 
     rank: int
     fed: Sequence[int]
@@ -50,10 +54,10 @@ class RankOutputs:
     gradients: int
     buffers: Sequence[int]
     rates: Sequence[float]
-    counts: Sequence[int] = ()  # of the buffers those of whole numbers, such as batches that BatchNorm has seen
-    skipped: int = 0  # of the steps: loss scaling found gradients that were not finite
-    options: Sequence[str] = ()  # of the optimizers, but for the learning rate, in words
-    first_gradients: Sequence[Sequence[float]] = ()  # elements of the gradients of the first steps
+    counts: Sequence[int] = ()  # values of the integer buffers, such as the number of batches that BatchNorm has seen
+    skipped: int = 0  # number of steps that loss scaling skipped because gradients were not finite
+    options: Sequence[str] = ()  # optimizer options as text, without the learning rate
+    first_gradients: Sequence[Sequence[float]] = ()  # elements of the gradients, for each of the first steps
     draws: bool = False  # whether a forward pass in training drew random numbers, as dropout does
 
 
@@ -61,17 +65,17 @@ class RankOutputs:
 class WorkerStates:
     """Checksums of one worker's random generators before its first batch: Python's, torch's and numpy's."""
 
-    worker: int  # its number in its loader
+    worker: int  # index of the worker in its loader
     states: Sequence[int]
 
 
 def read_worker_states(folder: Path) -> list[WorkerStates]:
-    """Return what the workers of a trial recorded with their draws fixed."""
+    """Return the random states that the workers of a trial recorded while random draws were fixed."""
     return [WorkerStates(**json.loads(path.read_text(encoding="utf-8"))) for path in folder.glob("*.json")]
 
 
 def read_outputs(folder: Path) -> list[RankOutputs]:
-    """Return what the ranks of a trial computed, by rank."""
+    """Return the outputs of a trial, sorted by rank."""
     found = []
     for path in folder.glob("*.json"):
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -89,21 +93,21 @@ def compare_outputs(
     candidate: Sequence[RankOutputs],
     rounding: float = ROUNDING,
 ) -> list[Check]:
-    """Compare a candidate with the baseline.
+    """Compare the outputs of a candidate with those of the baseline and return the checks.
 
     Args:
-        safety: The class of the recipe.
-        baseline: What the baseline computed under some seeds, the first of which is the candidate's too.
-        again: What the baseline computed when it ran once more with the first seed.
-        candidate: What the candidate computed with the first seed.
-        rounding: By how much the gradients of the first step may differ, relative to their norm.
+        safety: The safety class of the candidate.
+        baseline: The outputs of the baseline for each seed. The candidate uses the first seed.
+        again: The outputs of a second run of the baseline with the first seed.
+        candidate: The outputs of the candidate with the first seed.
+        rounding: Largest allowed difference of the gradients of the first step, relative to their norm.
     """
     first = baseline[0]
     if len(candidate) != len(first) or not candidate:
         text = f"{len(candidate)} ranks reported their results, {len(first)} in the baseline"
         return [Check(name="ranks", passed=False, text=text, vetoes=True)]
     found = [_steps(first, candidate), _inputs(first, again, candidate)]
-    if safety in ("exact", "resampled"):  # a resampled change is compared with the random draws fixed
+    if safety in ("exact", "resampled"):  # resampled runs have their random draws fixed, so they must be identical too
         return [*found, *_exact(first, again, candidate)]
     algorithm = [_rates(first, candidate), *_options(first, candidate), *_draws(first, candidate)]
     computed = [*_counts(first, again, candidate), *_first_gradients(first, again, candidate, rounding)]
@@ -111,16 +115,16 @@ def compare_outputs(
 
 
 def gradient_tolerance(recipe: Recipe) -> float:
-    """Return by how much the gradients of a first step may differ under a recipe, relative to their norm."""
+    """Return the largest allowed difference of the first step's gradients under a recipe, relative to their norm."""
     if recipe.get("precision", {}).get("autocast") or recipe.get("ddp", {}).get("comm_hook"):
         return _HALF
     return _TF32 if recipe.get("precision", {}).get("tf32") else ROUNDING
 
 
 def check_worker_draws(states: Sequence[WorkerStates]) -> list[Check]:
-    """Check that no two workers start from equal random states; no check where no worker recorded any.
+    """Check that no two workers start from equal random states. The list is empty if no worker recorded its states.
 
-    Equal states would give different samples the same random numbers, which is another distribution.
+    With equal states, different samples get the same random numbers, so their distribution changes.
     """
     if not states:
         return []
@@ -203,7 +207,7 @@ def _options(first: Sequence[RankOutputs], candidate: Sequence[RankOutputs]) -> 
 
 
 def _draws(first: Sequence[RankOutputs], candidate: Sequence[RankOutputs]) -> list[Check]:
-    """Check that a model which draws random numbers in training, as dropout does, still draws some."""
+    """Check that a model that draws random numbers in training (such as dropout) still draws random numbers."""
     if not any(one.draws for one in first):
         return []
     same = [one.draws for one in first] == [one.draws for one in candidate]
@@ -214,7 +218,7 @@ def _draws(first: Sequence[RankOutputs], candidate: Sequence[RankOutputs]) -> li
 def _first_gradients(
     first: Sequence[RankOutputs], again: Sequence[RankOutputs], candidate: Sequence[RankOutputs], rounding: float
 ) -> list[Check]:
-    """Compare the gradients of the first step, which has the same weights and inputs as in the baseline."""
+    """Compare the gradients of the first step, where weights and inputs are equal to those of the baseline."""
     if not any(step for one in first for step in one.first_gradients):
         return []
     found = [_relative_distance(a, b) for a, b in zip(first, candidate, strict=True)]
@@ -231,9 +235,10 @@ def _first_gradients(
 
 
 def _relative_distance(wanted: RankOutputs, got: RankOutputs) -> float | None:
-    """Return the norm of the difference of two gradients, relative to the first one; None without gradients.
+    """Return the norm of the difference of the first gradients, relative to the norm in `wanted`, or None.
 
-    A step is left out where a gradient is not finite: a loss scale was too large for it.
+    The result is None if there are no gradients or if their shapes differ. A step in which only the gradients in `got`
+    are not finite is skipped: the loss scale was still too large.
     """
     for a, b in zip(wanted.first_gradients, got.first_gradients, strict=False):
         one, other = np.array(a), np.array(b)
@@ -249,7 +254,7 @@ def _relative_distance(wanted: RankOutputs, got: RankOutputs) -> float | None:
 def _counts(
     first: Sequence[RankOutputs], again: Sequence[RankOutputs], candidate: Sequence[RankOutputs]
 ) -> list[Check]:
-    """Compare what buffers count: a BatchNorm that is updated twice a step has counted twice as many batches."""
+    """Compare the integer buffers: a BatchNorm that is updated twice per step counts twice as many batches."""
     wanted, got, repeated = ([list(one.counts) for one in seen] for seen in (first, candidate, again))
     if not any(wanted) and not any(got):
         return []
@@ -272,7 +277,7 @@ def _counts(
 
 
 def _losses(baseline: Sequence[Sequence[RankOutputs]], candidate: Sequence[RankOutputs]) -> Check:
-    """Compare the difference of the losses with the standard deviation of the baseline's losses between seeds."""
+    """Compare the losses. The allowed difference is the standard deviation of the baseline's losses between seeds."""
     curves = [np.array(seeded[0].losses) for seeded in baseline]
     own = np.array(candidate[0].losses)
     length = min(len(own), *(len(c) for c in curves))

@@ -1,8 +1,8 @@
-"""Comparison of a patched program with the program under the recipe, over some steps isolated by the kernel.
+"""Comparison of a patched program with the program under the recipe, over some steps in isolated trials.
 
-The patched files stand in for the program's own in the view that the trial has of the file system; nothing is written
-to the source. What the patch leaves to the recipe is in force on neither side. A patch also has to take effect: the
-loader that trains has the same workers, prefetch factor and pinning as under the recipe.
+The trial sees the patched files in place of the program's own files; the source on disk does not change. Settings that
+the patch leaves to the recipe are off on both sides. The comparison also checks that the patch takes effect: the
+training loader must have the same workers, prefetch factor and pinning as under the recipe.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from paceline.tune.trials.blocks import TrialFailed
 from paceline.tune.trials.isolation import Isolation, isolation_for
 from paceline.tune.trials.process import TrialProcess
 
-_STEPS, _EPOCH_BATCHES = 24, 8  # into the third epoch
+_STEPS, _EPOCH_BATCHES = 24, 8  # 24 steps with epochs of 8 batches reach into the third epoch
 _TIMEOUT_S = 300.0
 _OF_LOADER = ("num_workers", "prefetch_factor", "persistent_workers", "pin_memory")
-_SUSPECTS = (  # settings that are left out in turn if a patch trains otherwise, the most likely reason first
+_SUSPECTS = (  # settings to leave out one at a time if the results of a patch differ, the likeliest reason first
     "loader.persistent_workers",
     "loader.cache",
     "compute.compile",
@@ -47,12 +47,13 @@ class PatchCheck:
     """The result of running a patched program."""
 
     text: str
-    differs: bool = False  # whether it fails, has no effect, or trains otherwise than the program under the recipe
+    # whether the program fails, the patch has no effect, or training differs from that under the recipe
+    differs: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class _PatchedRun:
-    """What a run computed, and how its training loader was set."""
+    """The outputs of a run, and the settings of its training loader."""
 
     seen: Sequence[RankOutputs]
     loader: Mapping[str, Any]
@@ -61,14 +62,16 @@ class _PatchedRun:
 def largest_equivalent_patch(
     command: Sequence[str], make: Callable[[Recipe], Patch], recipe: Recipe, folder: Path, cwd: Path
 ) -> tuple[Patch, PatchCheck]:
-    """Return the largest patch that trains as the recipe does: settings that make it train otherwise are left out.
+    """Return the largest patch under which the program trains as under the recipe, and the result of its check.
+
+    If the full patch makes a difference, smaller patches are tried that leave out one setting each.
 
     Args:
-        command: What starts the program.
-        make: Makes a patch of a recipe.
+        command: The command that starts the program.
+        make: Function that makes a patch from a recipe.
         recipe: The recipe.
-        folder: For the records of the runs.
-        cwd: Where the program runs.
+        folder: Folder for the records of the runs.
+        cwd: Working directory of the program.
     """
     patch = make(recipe)
     check = first = check_patch(command, patch, recipe, folder / "whole", cwd)
@@ -85,14 +88,14 @@ def largest_equivalent_patch(
 
 
 def check_patch(command: Sequence[str], patch: Patch, recipe: Recipe, folder: Path, cwd: Path) -> PatchCheck:
-    """Run a program under a recipe and with a patch, and compare the first steps.
+    """Run the program once under a recipe and once with a patch, and compare the first steps.
 
     Args:
-        command: What starts the program.
-        patch: The recipe as a patch.
+        command: The command that starts the program.
+        patch: The patch made from the recipe.
         recipe: The recipe.
-        folder: For the records of both runs.
-        cwd: Where the program runs.
+        folder: Folder for the records of both runs.
+        cwd: Working directory of the program.
     """
     isolation = isolation_for(folder, cwd, allows_network=False)
     if not isolation.by_kernel:
@@ -126,7 +129,7 @@ def without(recipe: Recipe, settings: Sequence[str]) -> Recipe:
 
 
 def _replaced(patch: Patch, folder: Path, cwd: Path) -> dict[str, str]:
-    """Write the patched files beside the trials; return where each belongs."""
+    """Write the patched files into the trial folder. Return their paths, by the path of the file each one replaces."""
     place = folder / "patched-source"
     place.mkdir(parents=True, exist_ok=True)
     found = {}
@@ -148,11 +151,11 @@ class _PatchRuns:
         self._made = 0
 
     def under(self, recipe: Recipe) -> _PatchedRun:
-        """Return what is computed under the recipe."""
+        """Run the program under the recipe and return its outputs."""
         return self._run(recipe, recipe, self._sides[0])
 
     def patched(self, recipe: Recipe) -> _PatchedRun:
-        """Return what the patched program computes. The recipe decides how random numbers of dropout are fixed."""
+        """Run the patched program and return its outputs. The recipe decides whether dropout draws fixed numbers."""
         return self._run(recipe, BASELINE, self._sides[1])
 
     def _run(self, recipe: Recipe, own: Recipe, isolation: Isolation) -> _PatchedRun:
@@ -168,7 +171,7 @@ class _PatchRuns:
 
 
 def _loader_of(folder: Path) -> Mapping[str, Any]:
-    """Return the settings of the loader that trained, as the record of a run has them; nothing if it has none."""
+    """Return the recorded settings of the training loader, or an empty mapping if the run has no training loader."""
     run = read_run(folder)
     numbers = training_loaders(run.ranks[0]) if run.ranks else []
     return run.ranks[0].summary["loaders"][numbers[0]] if numbers else {}
@@ -180,7 +183,7 @@ def _differences(recipe: Recipe, wanted: _PatchedRun, again: _PatchedRun, got: _
 
 
 def _without_effect(recipe: Recipe, wanted: Mapping[str, Any], got: Mapping[str, Any]) -> list[str]:
-    """Return the settings of the recipe that the training loader of the patched program does not have."""
+    """Return a message for each loader setting of the recipe that the patched program's training loader lacks."""
     settings = {key: value for key, value in recipe.get("loader", {}).items() if key in _OF_LOADER}
     if not wanted or not got:
         return []
@@ -193,5 +196,5 @@ def _without_effect(recipe: Recipe, wanted: Mapping[str, Any], got: Mapping[str,
 
 
 def _safety(recipe: Recipe) -> Safety:
-    """Return how closely a patch must follow: to the bit, but for other orders of rounding around the model."""
+    """Return the safety class to check a patch by: `exact` for loader and debug settings, otherwise `numeric`."""
     return "exact" if set(recipe) <= {"loader", "debug"} else "numeric"

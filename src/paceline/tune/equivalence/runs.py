@@ -1,8 +1,8 @@
-"""Equivalence checks: runs of the first steps that record what they compute, and their comparison.
+"""Equivalence checks: run the first steps with a recorder of their results, and compare the results.
 
-A difference is examined before it counts: runs of the baseline with other seeds give the difference that losses may
-have, and a second run of the baseline shows whether it repeats itself. Nothing is timed here, so two processes run at a
-time; if they fail together, each runs once alone.
+If a check fails, the baseline runs again before the failure counts. Runs with other seeds give the difference that
+losses may have. A second run with the same seed shows whether the baseline is reproducible. Nothing is timed here, so
+two processes run at a time. If one of them fails, each runs once more alone.
 """
 
 from __future__ import annotations
@@ -40,20 +40,21 @@ from paceline.tune.trials.process import TrialProcess
 _SEEDS = (0, 1, 2)
 _FIRST = _SEEDS[0]
 _STEPS = 24
-_ENDS = 2  # of epochs, that are crossed
-_STEPS_S = 20.0  # of steps to compare, at most about
+_ENDS = 2  # number of epoch ends that the compared steps include
+_STEPS_S = 20.0  # approximate upper limit on the seconds of the compared steps
 _AT_A_TIME = 2
 
-StartProcess = Callable[[Recipe, Mapping[str, str]], TrialProcess]  # from a recipe and more environment variables
+# starts the program with a recipe and additional environment variables
+StartProcess = Callable[[Recipe, Mapping[str, str]], TrialProcess]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _RunOutputs:
-    """What the processes of one run computed."""
+    """The results that the processes of one run computed."""
 
-    seen: Sequence[RankOutputs]  # by its ranks
-    workers: Sequence[WorkerStates]  # of their loaders
-    lost: Mapping[str, str]  # settings that were given up, with the reason
+    seen: Sequence[RankOutputs]  # one for each rank
+    workers: Sequence[WorkerStates]  # one for each loader worker
+    lost: Mapping[str, str]  # settings that were switched off during the run, with the reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,16 +63,18 @@ class CheckedSteps:
 
     steps: int
     timeout_s: float
-    epoch_batches: int | None = None  # after which an epoch ends; None: where the program's own epochs end
+    epoch_batches: int | None = None  # length of an epoch; None: the program's own length
 
 
 def steps_to_check(step_s: float, epoch_steps: int | None, total: int | None) -> CheckedSteps:
-    """Return what to compare: into the third epoch. Where that takes too long, epochs are shortened.
+    """Return the number of steps to compare, which reach into the third epoch, and their time limit.
+
+    If three epochs take too long, epochs are shortened.
 
     Args:
-        step_s: Seconds of a step of the baseline.
-        epoch_steps: Steps of an epoch, where that is known.
-        total: Steps of the whole program, where that is known.
+        step_s: Seconds of one step of the baseline.
+        epoch_steps: Number of steps in an epoch, or None if unknown.
+        total: Number of steps of the whole program, or None if unknown.
     """
     affordable = math.ceil(_STEPS_S / max(step_s, 1e-6))
     into_third = _ENDS * (epoch_steps or 0) + _STEPS // (_ENDS + 1)
@@ -85,33 +88,34 @@ def steps_to_check(step_s: float, epoch_steps: int | None, total: int | None) ->
 
 
 class EquivalenceChecker:
-    """Compares recipes with a reference recipe by what the program computes."""
+    """Compares the results of the program under a recipe with those under a reference recipe."""
 
     def __init__(self, start: StartProcess) -> None:
         self._start = start
-        self.at_a_time = _AT_A_TIME  # programs that run side by side
+        self.at_a_time = _AT_A_TIME  # number of programs that run side by side
+        # reference recipe, compared steps and environment variables of the cached outputs
         self._reference: tuple[Recipe, CheckedSteps | None, Mapping[str, str]] = (
             BASELINE,
             None,
             {},
-        )  # for what follows
-        self._reference_outputs: dict[int, Sequence[RankOutputs]] = {}  # what was computed under it, by seed
-        self._repeated_outputs: Sequence[RankOutputs] | None = None  # and once more with the first seed
+        )
+        self._reference_outputs: dict[int, Sequence[RankOutputs]] = {}  # outputs under the reference recipe, by seed
+        self._repeated_outputs: Sequence[RankOutputs] | None = None  # outputs of a second run with the first seed
 
     def check_equivalence(
         self, recipe: Recipe, safety: Safety, reference: Recipe, span: CheckedSteps, *, fixed_draws: bool = False
     ) -> list[Check]:
-        """Compare what the program computes in its first steps under a recipe and under another.
+        """Compare the results of the program's first steps under a recipe with those under a reference recipe.
 
         Args:
-            recipe: The recipe to prove.
-            safety: Its safety class.
+            recipe: The recipe to check.
+            safety: The safety class of the recipe.
             reference: The recipe to compare with.
             span: How many steps are compared.
-            fixed_draws: Whether to fix the random draws of samples, because the recipe moves them elsewhere.
+            fixed_draws: Whether to fix the random draws of samples, because the recipe makes them in other processes.
 
         Raises:
-            TrialFailed: The program cannot be run under one of them.
+            TrialFailed: The program cannot run under one of the recipes.
         """
         variables = {FIXED: "1"} if fixed_draws else {}
         if safety in ("numeric", "semantic"):
@@ -121,7 +125,7 @@ class EquivalenceChecker:
         except ProgramFailed:
             if span.epoch_batches is None:
                 raise
-            whole = replace(span, epoch_batches=None)  # a program may count on the length of its epochs
+            whole = replace(span, epoch_batches=None)  # the program may depend on the length of its epochs
             return self._check(recipe, safety, (reference, whole, variables))
 
     def _check(
@@ -157,7 +161,7 @@ class EquivalenceChecker:
         return candidate
 
     def _judge(self, safety: Safety, candidate: Sequence[RankOutputs], rounding: float) -> list[Check]:
-        """Compare; as long as the reference has not run twice, it is taken to repeat itself."""
+        """Compare the outputs. Without a second run of the reference, assume that the reference is reproducible."""
         baseline = [self._reference_outputs[seed] for seed in sorted(self._reference_outputs)]
         return compare_outputs(safety, baseline, self._repeated_outputs or baseline[0], candidate, rounding)
 
@@ -171,12 +175,12 @@ class EquivalenceChecker:
     def _run_some(self, jobs: Sequence[tuple[Recipe, int]]) -> list[_RunOutputs]:
         try:
             return self._run_side_by_side(jobs)
-        except ProgramFailed:  # a fault that comes now and then, or too little memory for both
+        except ProgramFailed:  # a fault that happens from time to time, or too little memory for both programs
             return [retry_once(partial(self._run_side_by_side, [job]))[0] for job in jobs]
 
     def _run_side_by_side(self, jobs: Sequence[tuple[Recipe, int]]) -> list[_RunOutputs]:
         _, span, variables = self._reference
-        assert span is not None  # set before anything is computed
+        assert span is not None  # set by `_check` before the first run
         more = {settings.WITNESS: "1", STRESS: "1", **variables}
         if span.epoch_batches is not None:
             more[BATCHES] = str(span.epoch_batches)
@@ -195,7 +199,7 @@ def _read(process: TrialProcess, recipe: Recipe) -> _RunOutputs:
 
 
 def _revoked_checks(lost: Mapping[str, str]) -> list[Check]:
-    """Return a failed check for each setting that was given up while the program ran."""
+    """Return a failed check for each setting that was switched off while the program ran."""
     return [
         Check(name="settings", passed=False, text=f"{key} was switched off: {why}", vetoes=True)
         for key, why in lost.items()

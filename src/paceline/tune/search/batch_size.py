@@ -1,19 +1,22 @@
-"""Batch sizes: which fit in memory, which has the most samples per second, and which reaches a loss first.
+"""Batch sizes: which sizes fit in memory, which has the most samples per second, and which reaches a loss first.
 
-With |g|^2 the squared length of a gradient of B samples, G the true gradient and S the covariance of one sample's,
+Let |g_B|^2 be the squared norm of the gradient of B samples, G the true gradient and S the covariance of one sample's
+gradient. Then
 
     E |g_B|^2 = |G|^2 + tr(S) / B,      B_noise = tr(S) / |G|^2,      steps to a loss ~ 1 + B_noise / B
 
 (McCandlish, Kaplan, Amodei and others, "An empirical model of large-batch training", 2018). The gradient of one step
-and the mean of k steps' gradients are two sizes of batch, from which both terms follow. Far below B_noise, twice the
-samples need half the steps; far above it they need as many as before. So a step of B samples makes as much progress as
+and the mean gradient of k steps have two different batch sizes, so both terms can be computed from them. Far below
+B_noise, twice the samples need half the steps. Far above B_noise, they need as many steps as before. So a step of B
+samples makes as much progress as
 
     (1 + B_noise / B_0) / (1 + B_noise / B)
 
-steps of B_0 samples, and the time to a loss is its time divided by that. The estimate changes as training goes on (it
-mostly grows), knows nothing of generalisation, and holds for a learning rate that fits each size; hence semantic.
+steps of B_0 samples. The time to a loss is proportional to the step time divided by this progress. The estimate changes
+during training (it mostly grows), does not consider generalisation, and assumes a learning rate that fits each batch
+size. Therefore the safety class is semantic.
 
-Learning rate: with B / B_0 = c, times c for SGD (Goyal and others, 2017), times sqrt(c) for Adam and its kin
+Learning rate for B / B_0 = c: times c for SGD (Goyal and others, 2017), times sqrt(c) for Adam and similar optimizers
 (Malladi and others, "On the SDEs and scaling rules for adaptive gradient algorithms", 2022).
 """
 
@@ -44,32 +47,32 @@ _RESAMPLED = 400
 _FEWEST_WINDOWS = 6
 _LINEAR = ("SGD", "ASGD", "Rprop")
 _DOUBLINGS = 6
-_MEASURED_S = 2.0  # of steps of each size
+_MEASURED_S = 2.0  # seconds of measured steps for each batch size
 _NOISE_S = 15.0
-_NOISE_WINDOWS = (12, 100)  # of steps whose gradients are measured
+_NOISE_WINDOWS = (12, 100)  # least and most windows of steps in which gradients are measured
 _FASTER = 1.02
-_SAFE_SHARE = 0.5  # of the memory that is free: the machine is not ours alone
+_SAFE_SHARE = 0.5  # share of the free host memory that a batch size may take, because other programs need memory too
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSize:
     """One batch size and its measurement."""
 
-    samples: int  # of a rank
-    progress: float  # that a step makes towards the same loss, in steps of the present size
-    learning_rate: float  # factor on what the program sets
-    step_s: float | None = None  # None: it did not run
+    samples: int  # samples per step of one rank
+    progress: float  # progress of one step towards the same loss, in steps of the current batch size
+    learning_rate: float  # factor on the learning rate of the program
+    step_s: float | None = None  # None: steps of this batch size did not run
     peak_bytes: float | None = None
     why_not: str | None = None
 
     @property
     def samples_per_s(self) -> float | None:
-        """Samples a second; None where it does not run."""
+        """Samples per second of one rank, or None if this batch size did not run."""
         return None if self.step_s is None else self.samples / self.step_s
 
     @property
     def loss_s(self) -> float | None:
-        """Seconds for the progress of one step of the present size."""
+        """Seconds for the same progress as one step of the current batch size, or None if this size did not run."""
         return None if self.step_s is None else self.step_s / self.progress
 
 
@@ -77,24 +80,24 @@ class BatchSize:
 class BatchStudy:
     """The batch sizes that were tried; the first is the current one."""
 
-    noise: Interval | None  # B_noise, in samples; None where it could not be measured
-    why: str  # how it was measured, or why it could not be
-    rule: str  # of the learning rate
+    noise: Interval | None  # B_noise, in samples; None if it was not measured
+    why: str  # how B_noise was measured, or why it was not
+    rule: str  # rule for the learning rate
     sizes: Sequence[BatchSize]
 
     @property
     def largest(self) -> BatchSize | None:
-        """The largest that ran; None where none did."""
+        """The largest batch size that ran, or None."""
         return max(self._ran, key=lambda s: s.samples, default=None)
 
     @property
     def fastest(self) -> BatchSize | None:
-        """The one with the most samples a second."""
+        """The batch size with the most samples per second, or None if no batch size ran."""
         return max(self._ran, key=lambda s: s.samples_per_s or 0.0, default=None)
 
     @property
     def soonest(self) -> BatchSize | None:
-        """The one that is expected at the same loss first."""
+        """The batch size that is expected to reach the same loss first, or None if no batch size ran."""
         return min(self._ran, key=lambda s: s.loss_s or math.inf, default=None)
 
     @property
@@ -103,12 +106,14 @@ class BatchStudy:
 
 
 def noise_scale(windows: Sequence[tuple[float, float]], batch: float, k: int = WINDOW) -> Interval | None:
-    """Return B_noise in samples with its 95% bootstrap interval; infinite where gradients are all noise.
+    """Return B_noise in samples with its 95% bootstrap interval, or None with too few windows.
+
+    B_noise is infinite if the gradients are noise only.
 
     Args:
-        windows: For each window the mean of |g|^2 over its k steps, and |mean of the k gradients|^2.
-        batch: Samples of a step.
-        k: Steps of a window.
+        windows: For each window, the mean of |g|^2 over its k steps, and |mean of the k gradients|^2.
+        batch: Samples per step.
+        k: Steps per window.
     """
     found = np.asarray(windows, dtype=np.float64).reshape(-1, 2)
     found = found[np.isfinite(found).all(axis=1)]
@@ -123,26 +128,26 @@ def noise_scale(windows: Sequence[tuple[float, float]], batch: float, k: int = W
 
 def _noise_scale(windows: Floats, batch: float, k: int) -> float:
     single, mean = windows.mean(axis=0)
-    noise, signal = k * (single - mean), k * mean - single  # each times (k - 1): tr(S) / B and |G|^2
+    noise, signal = k * (single - mean), k * mean - single  # (k - 1) tr(S) / B and (k - 1) |G|^2
     if signal <= 0:
         return math.inf
     return max(0.0, float(batch * noise / signal))
 
 
 def progress(noise: float, before: float, after: float) -> float:
-    """Return how much progress a step of `after` samples makes, in steps of `before` samples."""
+    """Return the progress of one step of `after` samples towards a loss, in steps of `before` samples."""
     if math.isinf(noise):
         return after / before
     return (1 + noise / before) / (1 + noise / after)
 
 
 def learning_rate_factor(optimizer: str, factor: float) -> float:
-    """Return the factor on the learning rate for a batch that is larger by a factor."""
+    """Return the factor on the learning rate for a batch size multiplied by `factor`."""
     return factor if optimizer in _LINEAR else math.sqrt(factor)
 
 
 def learning_rate_rule(optimizer: str) -> str:
-    """Say by which rule the learning rate follows the batch."""
+    """Return a sentence on how the learning rate changes with the batch size."""
     return (
         f"{optimizer}: the learning rate is multiplied by {'c' if optimizer in _LINEAR else 'sqrt(c)'} if the "
         f"batch size is multiplied by c"
@@ -150,7 +155,7 @@ def learning_rate_rule(optimizer: str) -> str:
 
 
 def read_windows(folder: Path) -> tuple[list[tuple[float, float]], int]:
-    """Return the windows that the first rank of a trial recorded, and how many optimizers it has."""
+    """Return the windows that the first rank of a trial recorded, and the number of its optimizers."""
     for path in sorted((folder / FOLDER).glob("*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
         return [(a, b) for a, b in found["windows"]], found["optimizers"]
@@ -160,13 +165,16 @@ def read_windows(folder: Path) -> tuple[list[tuple[float, float]], int]:
 def study_batch_sizes(
     runner: TrialRunner, context: DiagnosisContext, best: Recipe, left_s: Callable[[], float]
 ) -> BatchStudy | None:
-    """Try larger batches; None where there is no batch to change.
+    """Measure larger batch sizes, doubling each time.
 
     Args:
-        runner: Where trials are made.
-        context: The program under what is kept.
-        best: What is kept.
-        left_s: Seconds that are left of the budget.
+        runner: Runs the trials.
+        context: The diagnosis context of the program under the best recipe.
+        best: The best recipe so far.
+        left_s: Function that returns the rest of the time budget in seconds.
+
+    Returns:
+        The measured sizes, or None if the batch size of the loader is unknown or the loader reads a stream.
     """
     loader = context.loader
     now = loader.settings.get("batch_size") if loader is not None else None
@@ -177,7 +185,7 @@ def study_batch_sizes(
     noise = noise_scale(windows, now * world) if optimizers == 1 else None
     sizes: list[BatchSize] = []
     for samples in (now << doubling for doubling in range(_DOUBLINGS + 1)):
-        # with an unknown noise scale nothing is promised: a step of any size makes the progress of one
+        # without a known noise scale, no progress is assumed: a step of any size counts as one step
         made = 1.0 if noise is None else progress(noise.low, now * world, samples * world)
         size = BatchSize(samples=samples, progress=made, learning_rate=learning_rate_factor(optimizer, samples / now))
         why_not = _too_large(sizes) if context.facts.on_cpu else None
@@ -190,14 +198,18 @@ def study_batch_sizes(
 
 
 def size_recipe(size: BatchSize, now: int) -> Recipe:
-    """Return the recipe of one size of batch; empty for the present one."""
+    """Return the recipe of a batch size, or an empty recipe for the current batch size."""
     if size.samples == now:
         return {}
     return {"loader": {"batch_size": size.samples}, "optimizer": {"lr_factor": round(size.learning_rate, 6)}}
 
 
 def fastest_candidate(found: BatchStudy) -> Candidate | None:
-    """Return the size that is expected at the same loss first, as something to try; None where that is the present."""
+    """Return a candidate with the batch size that is expected to reach the same loss first.
+
+    Returns:
+        The candidate, or None if the current batch size is the best or no batch size ran.
+    """
     best, now = found.soonest, found.sizes[0]
     if best is None or best is now:
         return None
@@ -212,7 +224,7 @@ def fastest_candidate(found: BatchStudy) -> Candidate | None:
 
 
 def _measured(runner: TrialRunner, best: Recipe, sizes: Sequence[BatchSize], size: BatchSize) -> BatchSize:
-    """Run some steps of a size."""
+    """Run some steps with a batch size. Return the size with its step time and memory, or with the error."""
     now = sizes[0].samples if sizes else size.samples
     about_s = sizes[-1].step_s if sizes else None
     try:
@@ -225,11 +237,12 @@ def _measured(runner: TrialRunner, best: Recipe, sizes: Sequence[BatchSize], siz
 
 
 def _too_large(sizes: Sequence[BatchSize]) -> str | None:
-    """Say why the next size should not be tried on a machine whose memory others need too; None where it may."""
+    """Return why the next batch size may need too much host memory, or None if the free memory is enough."""
     peaks = [size.peak_bytes for size in sizes[-2:]]
     if len(peaks) < 2 or peaks[0] is None or peaks[1] is None:
         return None
-    more = 2 * (peaks[1] - peaks[0])  # linear in samples: the next doubling takes twice what the last one took
+    # memory is linear in samples, so the next doubling adds twice what the last one added
+    more = 2 * (peaks[1] - peaks[0])
     free = available_bytes(LocalFiles())
     if free is None or more <= _SAFE_SHARE * free:
         return None
@@ -237,7 +250,7 @@ def _too_large(sizes: Sequence[BatchSize]) -> str | None:
 
 
 def _exhausted(sizes: Sequence[BatchSize]) -> bool:
-    """Say whether two doublings in a row brought no more samples a second."""
+    """Return whether two doublings in a row gave no more samples per second."""
     rates = [size.samples_per_s or 0.0 for size in sizes]
     return len(rates) >= 3 and max(rates[-2:]) < _FASTER * max(rates[:-2])
 
@@ -256,15 +269,18 @@ def _noise_text(windows: int, optimizers: int) -> str:
 
 
 def gradient_windows(runner: TrialRunner, recipe: Recipe, most_s: float) -> tuple[list[tuple[float, float]], int]:
-    """Measure how noisy gradients are; return the windows of the first rank, and its number of optimizers.
+    """Measure the gradient noise in a run of the program.
 
     Args:
         runner: Runs the program.
-        recipe: The recipe to run it under.
-        most_s: Seconds to spend on steps, about.
+        recipe: The recipe of the run.
+        most_s: Approximate upper limit on the seconds of the steps.
+
+    Returns:
+        The windows that the first rank recorded, and the number of its optimizers.
 
     Raises:
-        TrialFailed: The program cannot be run.
+        TrialFailed: The program cannot run under the recipe.
     """
     steps = WINDOW * max(_NOISE_WINDOWS[0], min(_NOISE_WINDOWS[1], int(most_s / (WINDOW * runner.step_s))))
     with runner.start(recipe, {NOISE: "1", SEED: "0"}) as process:
@@ -273,16 +289,16 @@ def gradient_windows(runner: TrialRunner, recipe: Recipe, most_s: float) -> tupl
 
 
 def _measure_steps(runner: TrialRunner, recipe: Recipe, step_s: float, most_s: float) -> StepBlock:
-    """Run some steps alone under a recipe, after a few that do not count.
+    """Run some steps under a recipe in a single process, after a few warm-up steps, and return the measured block.
 
     Args:
         runner: Runs the program.
-        recipe: With the size of batch to try.
-        step_s: Seconds of a step, about.
-        most_s: Seconds to spend on steps, about.
+        recipe: The recipe with the batch size to try.
+        step_s: Approximate seconds of one step.
+        most_s: Approximate upper limit on the seconds of the measured steps.
 
     Raises:
-        TrialFailed: It cannot be run, or a setting did not take hold.
+        TrialFailed: The program cannot run under the recipe, or a setting had no effect.
     """
     with runner.start(recipe) as process:
         process.begin()

@@ -1,9 +1,9 @@
-"""Which changes are kept, which are tried again, and the list of trials.
+"""Decisions of the search: which changes are kept, which are tried again, and the list of trials.
 
-An undecided change may yet be proven together with others, by measuring it for longer, or as a better value of a
-setting. Gains of 5 to 8% are smaller than the difference between two processes of the same program on many machines.
-Several of them are not: a transformer whose two changes were measured at 1.07x and 1.08x, neither certain, gained
-1.17x with both.
+An undecided change may still be proven by a longer measurement, together with other undecided changes, or as a better
+value of a setting. On many machines, a gain of 5 to 8% is smaller than the speed difference between two processes of
+the same program, but several such gains together are larger. For example, two changes of a transformer were measured at
+1.07x and 1.08x, neither certain. Together they gained 1.17x.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from paceline.tune.comparison.statistics import count_outliers, multiply_interva
 from paceline.tune.search.result import Status, Trial
 from paceline.tune.trials.gpus import range_over_blocks
 
-_MOST_ROUNDS = 9  # of a race: what is not certain then is left
-_CLEARLY = 1.1  # faster: less is not worth a run with what was not proven
-_LEAST = 1.01  # measured of each: what gained less is left out
-_SURE = 1 / 3  # of how far the bound is off, on the log scale: so far off must a value be from no gain
-_ONE_OF = frozenset({"optimizer.fused", "optimizer.foreach"})  # torch takes one of them
+_MOST_ROUNDS = 9  # most rounds of a comparison; a change that is undecided after them is not measured again
+_CLEARLY = 1.1  # least speed-up for which an undecided change is proposed to the user
+_LEAST = 1.01  # least measured gain of a change that is combined with others
+_SURE = 1 / 3  # least log gain of a better value, as a share of the distance to the lower end of its interval
+_ONE_OF = frozenset({"optimizer.fused", "optimizer.foreach"})  # torch accepts only one of them
 
 
 def record_trial(tried: Sequence[Trial], trial: Trial) -> list[Trial]:
-    """Record a trial. If it continues an earlier comparison, or was skipped before, it replaces that entry."""
+    """Record a trial. It replaces an earlier entry if it continues that comparison or if both were skipped."""
     for place, before in enumerate(tried):
         if _is_same(before, trial):
             last = replace(trial, id=before.id, seconds=before.seconds + trial.seconds)
@@ -48,13 +48,13 @@ def _is_same(before: Trial, trial: Trial) -> bool:
 
 
 def withdraw_kept(tried: Sequence[Trial], comparison: ComparisonResult, reason: str) -> list[Trial]:
-    """Return the trials with none kept, because a second comparison did not confirm what was kept."""
+    """Return the trials without the status "kept", after a second comparison did not confirm the kept changes."""
     status = status_of(comparison.verdict)
     return [replace(trial, status=status, reason=reason) if trial.status == "kept" else trial for trial in tried]
 
 
 def measured_values(comparison: ComparisonResult) -> dict[str, object]:
-    """Return what a comparison measured, as fields of a trial."""
+    """Return the measurements of a comparison as fields of `Trial`."""
     pairs = [pair for each in comparison.rounds for pair in each.pairs]
     return {
         "speedup": comparison.speedup,
@@ -79,16 +79,16 @@ def check_most_promising(
     proven: Callable[[Candidate, Trial, float], Trial],
     report: Callable[[str], None],
 ) -> tuple[list[Trial], Trial | None]:
-    """Check that training is the same with the change that looked best, or with the next one where it is not.
+    """Check the equivalence of the fastest unproven change; if the check fails, check the next one.
 
     Args:
         tried: The trials so far.
         undecided: Changes whose gain was not proven.
-        proven: Checks the training of a candidate whose trial began at some time.
-        report: Takes a line on what happens.
+        proven: Function that checks the equivalence. Its arguments are the candidate, the trial and the start time.
+        report: Function that prints a progress line.
 
     Returns:
-        The trials, with those that are not safe told, and the trial of the change with its checks; None without one.
+        The trials, in which changes that failed the check are marked. Then the first trial that passed, or None.
     """
     trials = list(tried)
     for one in most_promising(undecided):
@@ -102,24 +102,27 @@ def check_most_promising(
 
 
 def prepares_s(candidate: Candidate, step_s: float) -> float:
-    """Return how long a trial takes before anything counts: to begin, and to warm both programs up.
+    """Return the seconds that a trial takes before it measures anything: start-up and warm-up of both programs.
 
     Args:
-        candidate: What is tried.
-        step_s: Seconds of a step of the baseline; NaN if they are not known.
+        candidate: The candidate of the trial.
+        step_s: Seconds of one step of the baseline, or NaN if unknown.
     """
     return candidate.startup_s + (2 * (candidate.warmup_steps or 0) * step_s if math.isfinite(step_s) else 0.0)
 
 
 def drop_prediction(trial: Trial) -> Trial:
-    """Drop the prediction of a change that was not tried: it was for the program before another change was kept."""
+    """Return a skipped trial without its prediction, which was for the program before another change was kept.
+
+    Other trials are returned unchanged.
+    """
     return replace(trial, predicted=None, predicted_by_findings=None) if trial.status == "skipped" else trial
 
 
 def successive_step_times(kept: Sequence[Trial]) -> StepTimes | None:
-    """Return the step times before all kept changes and after them, if each was measured against those before it.
+    """Return the step times before and after all kept changes, or None if a kept trial has no step times.
 
-    The second is computed: the first, divided by the product of the speed-ups that were measured.
+    The time after the changes is computed: the time before them, divided by the product of the measured speed-ups.
     """
     known = [trial.step_times for trial in kept if trial.step_times is not None]
     if not known or len(known) < len(kept):
@@ -129,26 +132,29 @@ def successive_step_times(kept: Sequence[Trial]) -> StepTimes | None:
 
 
 def reference_recipe(kept: Sequence[Trial]) -> tuple[Recipe, Sequence[Trial]]:
-    """Return the recipe that a proof compares with, the last semantic one, and the trials that were kept after it."""
+    """Return the recipe that equivalence is checked against, and the trials that were kept after it.
+
+    The recipe is the last kept semantic one, or the baseline if no semantic change was kept.
+    """
     last = max((i for i, trial in enumerate(kept) if trial.safety == "semantic"), default=-1)
     return (kept[last].recipe if last >= 0 else BASELINE), kept[last + 1 :]
 
 
 def is_refuted(comparison: ComparisonResult, gained: Interval | None) -> bool:
-    """Say whether the last comparison contradicts the gain that it should confirm."""
+    """Return whether the final comparison contradicts the gain that it should confirm."""
     return comparison.verdict in ("no-win", "slow") or (gained is not None and gained.count > 0 and gained.value < 1)
 
 
 def reason_to_keep(
     verdict: str, gained: Interval | None, others: Sequence[Interval | None], worth: float
 ) -> str | None:
-    """Say why a change is to be kept; None where it is not.
+    """Return the reason to keep a change, or None if it is not kept.
 
     Args:
-        verdict: Of its race.
-        gained: By it.
-        others: Gained by other values of the same setting that are kept.
-        worth: Factor below which a gain is not worth having.
+        verdict: The verdict of the comparison.
+        gained: The gain of the change.
+        others: The gains of other values of the same setting that are kept.
+        worth: Gains below this factor are not worth having.
     """
     if verdict != "undecided" or gained is None:
         return "gain proven" if verdict == "win" else None
@@ -159,23 +165,23 @@ def reason_to_keep(
 
 @dataclass(frozen=True, kw_only=True)
 class UndecidedChange:
-    """A change that was tried, and neither proven nor ruled out."""
+    """A change whose comparison ended undecided."""
 
     candidate: Candidate
-    base: Recipe  # what was kept then
-    gained: Interval  # as a factor
-    rounds: Sequence[ComparisonRound] = ()  # by which it was measured
+    base: Recipe  # the kept recipe at that time
+    gained: Interval  # the measured gain as a factor
+    rounds: Sequence[ComparisonRound] = ()  # the rounds of the comparison
 
 
 def combine_undecided(tried: Sequence[UndecidedChange], best: Recipe, worth: float) -> Candidate | None:
-    """Return a candidate that combines the undecided changes with the kept ones; None if there are fewer than two.
+    """Return a candidate that combines the undecided changes, or None if there are fewer than two.
 
-    Of changes that exclude each other the one that was measured to gain most is taken.
+    If changes exclude each other, only the one with the largest measured gain is included.
 
     Args:
-        tried: In any order.
-        best: What is kept by now; changes of settings that it has changed since are left out.
-        worth: Factor below which a gain is not worth having.
+        tried: The undecided changes, in any order.
+        best: The current best recipe. Changes of settings that the recipe has changed since are left out.
+        worth: Combinations whose expected gain is below this factor are not worth a trial.
     """
     chosen: list[UndecidedChange] = []
     for one in sorted(tried, key=lambda one: one.gained.value, reverse=True):
@@ -201,33 +207,33 @@ def combine_undecided(tried: Sequence[UndecidedChange], best: Recipe, worth: flo
 
 
 def earlier_comparison(tried: Sequence[UndecidedChange], best: Recipe, recipe: Recipe) -> UndecidedChange | None:
-    """Return the earlier, undecided comparison of this change with the current baseline; None if there is none.
+    """Return the earlier, undecided comparison of this change with the current best recipe, or None.
 
     Args:
-        tried: In any order.
-        best: What is kept by now.
-        recipe: The change.
+        tried: The undecided changes, in any order.
+        best: The current best recipe.
+        recipe: The recipe of the change.
     """
     return next((one for one in tried if one.base == best and one.candidate.recipe == recipe), None)
 
 
 def best_unfinished(tried: Sequence[UndecidedChange], best: Recipe, worth: float) -> UndecidedChange | None:
-    """Return the undecided change with the largest gain that was compared with the present baseline.
+    """Return the undecided change with the largest gain that was compared with the current best recipe, or None.
 
     Args:
-        tried: In any order.
-        best: What is kept by now.
-        worth: Factor below which a gain is not worth having.
+        tried: The undecided changes, in any order.
+        best: The current best recipe.
+        worth: Changes with a smaller gain than this factor are left out.
     """
     found = [o for o in tried if o.base == best and o.gained.value >= worth and len(o.rounds) < _MOST_ROUNDS]
     return max(found, key=lambda one: one.gained.value, default=None)
 
 
 def most_promising(tried: Sequence[UndecidedChange]) -> list[UndecidedChange]:
-    """Return the changes of the unchanged program that looked clearly faster but were not proven, the fastest first.
+    """Return the undecided changes of the unchanged program that were at least 1.1x faster, the fastest first.
 
     Args:
-        tried: In any order.
+        tried: The undecided changes, in any order.
     """
     same = [one for one in tried if not one.base and one.candidate.safety != "semantic"]
     found = [one for one in same if one.gained.value >= _CLEARLY]
@@ -235,15 +241,15 @@ def most_promising(tried: Sequence[UndecidedChange]) -> list[UndecidedChange]:
 
 
 def is_better_value(gained: Interval, kept: Interval, worth: float) -> bool:
-    """Say whether another value of a setting is the one to take, though it is not certain which of the two is better.
+    """Return whether to replace the kept value of a setting by another value, even if the better one is uncertain.
 
-    Some value has to be taken: so of two that are both proven against the program without them, it is the one that
-    measured better, unless that is a toss-up.
+    Both values are proven against the program without them. The value that measured faster is the better choice, unless
+    the difference is mostly noise.
 
     Args:
-        gained: By the other value, as a factor of what is kept.
-        kept: Gained by the value that is kept.
-        worth: Factor below which a gain is not worth having.
+        gained: Gain of the other value over the kept value, as a factor.
+        kept: Gain of the kept value.
+        worth: Gains below this factor are not worth having.
     """
     if gained.value < worth or gained.low <= 0 or kept.low * gained.low < worth:
         return False
@@ -251,7 +257,7 @@ def is_better_value(gained: Interval, kept: Interval, worth: float) -> bool:
 
 
 def _base_unchanged(one: UndecidedChange, best: Recipe) -> bool:
-    """Say whether what a change sets is still as it was when it was tried."""
+    """Return whether the settings of a change have the same values in the best recipe as when the change was tried."""
     return all(_value(best, key) == _value(one.base, key) for key in setting_keys(one.candidate.recipe))
 
 

@@ -1,4 +1,4 @@
-"""What is said of a trial: why it was not made, why it is no win, and what came of it?"""
+"""Messages of a search: why a change was not tried, why it is not kept, and the result of a trial."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from paceline.tune.search.decisions import UndecidedChange
 from paceline.tune.search.result import OUTCOMES, Trial
 from paceline.tune.trials.blocks import NO_TIME
 
-_FEW_PAIRS = 30  # of blocks, below which more of them may prove what looks like a win
+_FEW_PAIRS = 30  # with fewer pairs than this, more measurements may prove a gain
 
 
 NOT_TRIED = f"{NO_TIME} in the budget"
 
 
 def skip_reason(candidate: Candidate, allowed: Sequence[Safety], goal: Goal) -> str:
-    """Say why a change is not tried: its class is not allowed, or it is not worth a trial."""
+    """Return why a change is not tried: its safety class is not allowed, or its expected gain is too small."""
     if candidate.safety not in allowed:
         return f"needs --allow {candidate.safety}"
     by_findings = candidate.predicted_by_findings
@@ -33,23 +33,23 @@ def skip_reason(candidate: Candidate, allowed: Sequence[Safety], goal: Goal) -> 
 
 
 def preparation_too_long_message(prepares_s: float) -> str:
-    """Say that a change takes too long before it can be measured."""
+    """Return the message for a change that needs too much time before it can be measured."""
     return f"{NO_TIME}: a trial takes about {prepares_s:.0f} s to prepare"
 
 
 def without_time(trials: Sequence[Trial], allowed: Sequence[Safety]) -> list[Trial]:
-    """Return the changes that were allowed, and had no time."""
+    """Return the allowed changes that were skipped for lack of time."""
     return [t for t in trials if t.status == "skipped" and t.safety in allowed and t.reason.startswith(NO_TIME)]
 
 
 def budget_too_small_message(budget: Budget, spent_s: float, left_s: float, start_s: float) -> str | None:
-    """Return the sentence for a budget that leaves no time for a single trial; None if there is time.
+    """Return the message for a budget that is too small for a single trial, or None if the time is enough.
 
     Args:
-        budget: The time of the search.
-        spent_s: What measuring the unchanged program took.
-        left_s: Until the budget is spent.
-        start_s: That the program takes to its first step.
+        budget: The time budget of the search.
+        spent_s: Seconds that measuring the unchanged program took.
+        left_s: Seconds until the budget is spent.
+        start_s: Seconds that the program takes to reach its first step.
     """
     if budget.allows_trial(left_s, start_s):
         return None
@@ -60,14 +60,14 @@ def budget_too_small_message(budget: Budget, spent_s: float, left_s: float, star
 
 
 def budget_message(left_s: float, budget_s: float) -> str:
-    """Say why a search ended with its budget."""
+    """Return the message for a search that ended because of its budget."""
     if left_s <= 0:
         return f"the time budget of {budget_s:.0f} s is spent"
     return f"the rest of the time budget of {budget_s:.0f} s is too short for another trial"
 
 
 def nothing_left_message(trials: Sequence[Trial], allowed: Sequence[Safety], goal: Goal) -> str:
-    """Say that a search ended because nothing is left to try, nothing that is allowed, or nothing that has time."""
+    """Return the message for a search that ended without candidates that are allowed and have enough time."""
     if waiting := without_time(trials, allowed):
         changes = "1 untried change" if len(waiting) == 1 else f"{len(waiting)} untried changes"
         return f"the rest of the time budget is too short for {changes}"
@@ -77,13 +77,13 @@ def nothing_left_message(trials: Sequence[Trial], allowed: Sequence[Safety], goa
 
 
 def no_win_reason(verdict: str, goal: Goal, gained: Interval | None, fewest: int) -> str:
-    """Say why a change that was tried is not kept.
+    """Return why a change that was tried is not kept.
 
     Args:
-        verdict: Of its comparison.
-        goal: Of the search.
-        gained: By the change, as a factor.
-        fewest: Pairs of blocks that a gain needs unless it is certainly large.
+        verdict: The verdict of its comparison.
+        goal: The goal of the search.
+        gained: The measured gain of the change, as a factor.
+        fewest: Number of pairs of blocks that a gain needs unless it is certainly large.
     """
     if verdict == "slow":
         return f"training needs less memory, but a step takes more than {SLOWEST} times as long"
@@ -96,14 +96,14 @@ def no_win_reason(verdict: str, goal: Goal, gained: Interval | None, fewest: int
 
 
 def not_confirmed_message(goal: Goal, gained: Interval | None) -> str:
-    """Say what a last comparison found, of a change whose gain it did not confirm."""
+    """Return the message for a final comparison that did not confirm the gain of the kept changes."""
     what = "the peak memory smaller by a factor of" if goal.aim == "memory" else "the program"
     found = "no difference that could be measured" if gained is None else f"{what} {_interval_text(gained)}"
     return f"{found} in a second comparison, so nothing is kept"
 
 
 def start_message(candidate: Candidate, earlier: UndecidedChange | None) -> str:
-    """Return the line for the change that is measured next; if it was measured before, the line says why again."""
+    """Return the line that announces a trial. For an undecided change, it says why the change is measured again."""
     what = describe_recipe(candidate.recipe)
     if earlier is None:
         return f"trying {what}"
@@ -111,7 +111,7 @@ def start_message(candidate: Candidate, earlier: UndecidedChange | None) -> str:
 
 
 def trial_message(trial: Trial, goal: Goal) -> str:
-    """Say in a line what became of a trial."""
+    """Return the line with the result of a trial."""
     what, outcome = describe_recipe(trial.recipe), OUTCOMES[trial.status]
     if trial.speedup is None:
         return f"{what}: {outcome}, {trial.reason}"

@@ -1,4 +1,4 @@
-"""What to type after a search, and why."""
+"""The commands to run after a search, with the reasons."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from paceline.tune.search.messages import without_time
 from paceline.tune.search.result import Trial, TuneResult
 
 DEFAULT_BUDGET_S = 600.0
-_OF_BUDGET = 0.3  # that a search without a trial may take, before the same budget is too small for one
-_BUSY_CORES = 0.3  # taken by other programs: more than this widens the intervals of a search
-_LONGER = 2.0  # times the budget that was too small
-_TRIAL_S = 60.0  # of a trial, about, where none was measured
-_MOST_LONGER = 10.0  # times the time of a trial: a change that needs more is not worth waiting for
-_CLEAR = 1.1  # the least speed-up for which changes with other rounding are proposed
-_PROVEN = 1.005  # the least low end of a proven gain
-_SECONDS_OF_STEPS = 60.0  # that a program should train for, so that its changes can be compared
+_OF_BUDGET = 0.3  # if a search without a trial took more than this share of its budget, the budget is too small
+_BUSY_CORES = 0.3  # if other programs used more cores than this, the confidence intervals of a search are wider
+_LONGER = 2.0  # factor on a budget that was too small
+_TRIAL_S = 60.0  # approximate seconds of a trial, if no trial was measured
+_MOST_LONGER = 10.0  # most times by which a comparison is made longer
+_CLEAR = 1.1  # least expected speed-up for which a change of a less safe class is proposed
+_PROVEN = 1.005  # least lower end of a proven gain
+_SECONDS_OF_STEPS = 60.0  # least seconds of steps that a program needs so that changes can be compared
 
 
 def next_steps(tuned: TuneResult, program: str, recipe_file: str | None) -> list[NextStep]:
@@ -29,8 +29,8 @@ def next_steps(tuned: TuneResult, program: str, recipe_file: str | None) -> list
 
     Args:
         tuned: The result of the search.
-        program: The program as it is typed after a verb.
-        recipe_file: Where the recipe, or what looked best but was not proven, was written; None if there is none.
+        program: The program and its arguments, as typed after the subcommand.
+        recipe_file: Path of the written recipe (the best one, or the unproven one), or None.
     """
     allow = _allow(tuned, program)
     if recipe_file is not None and tuned.best:
@@ -44,14 +44,14 @@ def next_steps(tuned: TuneResult, program: str, recipe_file: str | None) -> list
 
 
 def _crash(tuned: TuneResult, program: str) -> NextStep | None:
-    """Return what to do about a program whose last run failed: a faster step does not help it."""
+    """Return the step for a program whose last run failed, or None. Faster training would not help such a program."""
     if tuned.last_failure is None:
         return None
     return NextStep(text="fix the crash first, and let the program run to its end", command=f"paceline run {program}")
 
 
 def busy_text(tuned: TuneResult) -> str | None:
-    """Say that other programs used the machine during the trials; None if they did not, or it was not measured."""
+    """Return a message that other programs used the machine during the trials, or None."""
     cores = _busy_cores(tuned)
     return (
         None
@@ -64,7 +64,7 @@ def busy_text(tuned: TuneResult) -> str | None:
 
 
 def _again(tuned: TuneResult, program: str) -> NextStep | None:
-    """Return the command that searches again, if the search was interrupted."""
+    """Return the command that searches again if the search was interrupted, or None."""
     if not tuned.stopped.startswith("interrupted"):
         return None
     command = f"paceline tune{_allowed(tuned)}{_budget(tuned.budget_s)} {program}"
@@ -72,7 +72,7 @@ def _again(tuned: TuneResult, program: str) -> NextStep | None:
 
 
 def _looked_best(tuned: TuneResult, program: str, recipe_file: str | None) -> NextStep | None:
-    """Return the command that runs with what looked best but was not proven: a whole run says more than a trial."""
+    """Return the command that runs with the unproven change, or None. A whole run gives more data than a trial."""
     trial = tuned.unproven
     if trial is None or trial.speedup is None or recipe_file is None:
         return None
@@ -92,7 +92,7 @@ def _busy_cores(tuned: TuneResult) -> str | None:
 def _allow(tuned: TuneResult, program: str) -> NextStep | None:
     """Return the command that allows another safety class, if a change of that class is expected to gain clearly more.
 
-    Changes of the training algorithm (semantic) are a decision of the user and are never proposed.
+    Changes of the training algorithm (semantic) are a decision of the user. They are never proposed.
     """
     if GOALS[tuned.goal].aim != "time":
         return None
@@ -111,22 +111,22 @@ def _allow(tuned: TuneResult, program: str) -> NextStep | None:
 
 
 def _enough_s(tuned: TuneResult) -> float:
-    """Return the budget of a next search: the same, unless this one was too small to keep anything."""
+    """Return the budget for the next search: the same budget, or a larger one if this budget was too small."""
     measured = any(trial.speedup is not None for trial in tuned.trials)
-    slow = not measured and tuned.wall_s > _OF_BUDGET * tuned.budget_s  # the baseline alone took much of it
+    slow = not measured and tuned.wall_s > _OF_BUDGET * tuned.budget_s  # measuring the baseline took much of the budget
     was_too_small = tuned.out_of_budget or bool(_undecided(tuned)) or slow
     return _larger_s(tuned) if was_too_small and not tuned.best else tuned.budget_s
 
 
 def _larger_s(tuned: TuneResult) -> float:
-    """Return a larger budget: twice this one, and no less than the time that is needed."""
+    """Return a larger budget in seconds: twice this budget, and at least the needed time."""
     return 60.0 * math.ceil(max(_LONGER * tuned.budget_s, _LONGER * tuned.wall_s, _needed_s(tuned)) / 60)
 
 
 def _needed_s(tuned: TuneResult) -> float:
-    """Return how long a search takes, about, that decides what is open and tries what had no time.
+    """Return the approximate seconds of a search that decides the undecided change and tries the skipped changes.
 
-    An interval becomes narrower with the square root of the time.
+    The width of an interval is proportional to 1 / sqrt(time).
     """
     known = [t.seconds for t in tuned.trials if t.speedup is not None and t.seconds > 0]
     usual_s = sum(known) / len(known) if known else _TRIAL_S
@@ -137,14 +137,14 @@ def _needed_s(tuned: TuneResult) -> float:
 
 
 def _longer(gained: Interval | None) -> float:
-    """Return how many times as long a trial has to be measured, about, for a proven gain."""
+    """Return the factor by which a comparison must be longer, approximately, to prove its gain."""
     if gained is None or gained.low <= 0 or gained.value <= _PROVEN:
         return _LONGER
     return min(_MOST_LONGER, max(1.0, (math.log(gained.value / gained.low) / math.log(gained.value / _PROVEN)) ** 2))
 
 
 def _most_promising(tuned: TuneResult) -> Trial | None:
-    """Return the undecided change with the largest speed-up so far."""
+    """Return the undecided change with the largest gain so far, or None."""
     return max(_undecided(tuned), key=lambda t: g.value if (g := _gained(t, tuned)) is not None else 0.0, default=None)
 
 
@@ -157,12 +157,12 @@ def _may_be_proposed(trial: Trial, allowed: Sequence[Safety]) -> bool:
 
 
 def _expected(trial: Trial) -> float:
-    """Return the middle of the predicted interval; 1 if nothing was predicted."""
+    """Return the geometric centre of the predicted interval, or 1 without a prediction."""
     return math.sqrt(trial.predicted.low * trial.predicted.high) if trial.predicted is not None else 1.0
 
 
 def _longer_program(tuned: TuneResult) -> NextStep | None:
-    """Return what to do about a program that is over before anything can be measured."""
+    """Return the advice for a program that ends before anything can be measured, or None."""
     short = tuned.stopped if tuned.stopped.startswith("too short") else None
     short = short or next((t.reason for t in tuned.trials if t.reason.startswith("too short")), None)
     if short is None:
@@ -177,7 +177,7 @@ def _longer_program(tuned: TuneResult) -> NextStep | None:
 
 
 def _more_budget(tuned: TuneResult, program: str) -> NextStep | None:
-    """Return the command with a larger budget, if the budget ended the search or left a comparison undecided."""
+    """Return the command with a larger budget, or None unless the budget ended the search or a comparison."""
     most = _most_promising(tuned)
     waiting = without_time(tuned.trials, tuned.allowed)
     if most is None and not waiting and (not tuned.out_of_budget or _allow(tuned, program) is not None):
@@ -185,7 +185,7 @@ def _more_budget(tuned: TuneResult, program: str) -> NextStep | None:
     what = "the time budget was too small for a result" if tuned.out_of_budget else "too few measurements for a result"
     if most is not None:
         gained = _gained(most, tuned)
-        assert gained is not None  # it is open
+        assert gained is not None  # an undecided trial has a gain
         what += f"; {most.remedy} is undecided ({units.factor(gained.value)} so far)"
     elif waiting:
         what += f"; {len(waiting)} change{'s' * (len(waiting) != 1)} had no time"
@@ -196,7 +196,7 @@ def _more_budget(tuned: TuneResult, program: str) -> NextStep | None:
 
 
 def _is_open(trial: Trial, tuned: TuneResult) -> bool:
-    """Say whether a trial was ended before it was certain that its gain is not worth having."""
+    """Return whether the gain of a trial, as measured so far, is worth having."""
     gained, worth = _gained(trial, tuned), GOALS[tuned.goal].worth
     return gained is not None and gained.value >= worth
 
@@ -206,7 +206,7 @@ def _gained(trial: Trial, tuned: TuneResult) -> Interval | None:
 
 
 def _explain(tuned: TuneResult, program: str) -> NextStep:
-    """Return the page of the verdict: what is left has to be changed in the source."""
+    """Return the command that explains the verdict: the remaining remedies are changes of the source."""
     for finding in tuned.before.findings:
         if finding.name == tuned.before.verdict and finding.severity != "info":
             text = f"none of the changes that paceline tune can try helps; see how to fix {finding.name} by hand"
@@ -215,12 +215,12 @@ def _explain(tuned: TuneResult, program: str) -> NextStep:
 
 
 def _allowed(tuned: TuneResult) -> str:
-    """Return the option for the classes that were allowed; nothing for the default."""
+    """Return the option with the allowed safety class, or an empty string for the default."""
     return f" --allow {tuned.allowed[-1]}" if tuned.allowed[-1] != "resampled" else ""
 
 
 def _budget(seconds: float) -> str:
-    """Return the option for a budget, in minutes where that is a whole number; nothing for the default."""
+    """Return the option with a budget, in whole minutes if possible, or an empty string for the default."""
     if seconds == DEFAULT_BUDGET_S:
         return ""
     minutes, rest = divmod(math.ceil(seconds), 60)

@@ -1,26 +1,26 @@
 """Corrects predicted gains by the results of earlier trials on this machine.
 
-On the log scale, trial i of a remedy was expected by the findings to gain c_i (the middle of their interval) and gained
-a_i. With f = log 1.1, a size below which a gain is lost in what a machine does by itself, let
+On the log scale, the findings predicted a gain c_i for trial i of a remedy (the middle of their interval), and the
+trial gained a_i. Let f = log 1.1, a size below which a gain is lost in the noise of a machine, and
 
     a_i = beta c_i + e_i,    e_i ~ N(0, s^2 d_i^2),    d_i^2 = c_i^2 + f^2,    beta ~ N(1, s^2 / k)
 
-that is: on this machine a remedy brings a share beta of what the findings expect of it, and errors grow with what is
-expected. A slope and not an offset: a remedy that brought half of an expected 8x says little about one of 1.05x. The
-posterior mean of beta shrinks towards 1, which is "the findings are right", as if k trials had said so:
+That is: on this machine, a remedy gains a share beta of its predicted gain, and errors grow with the predicted gain.
+The model has a slope instead of an offset because a remedy that gained half of a predicted 8x says little about a
+predicted 1.05x. The posterior mean of beta shrinks towards 1 (the findings are right), as if k trials had shown that:
 
     w = sum c_i^2 / d_i^2,    beta = (k + sum a_i c_i / d_i^2) / (k + w)
 
-With an inverse gamma prior on s^2 that weighs as much as m trials, what is next achieved follows Student's t:
+With an inverse gamma prior on s^2 that weighs as much as m trials, the next gain follows Student's t:
 
     s^2 = (m s_0^2 + sum (a_i - beta c_i)^2 / d_i^2 + k (beta - 1)^2) / (m + n)
     beta c -+ t s d sqrt(1 + c^2 / d^2 / (k + w)),    t = the 90% quantile with m + n degrees of freedom
 
-An interval of the findings, c - h to c + h, is meant to hold four achieved gains in five; s_0 is such that the second
-line says the same where there is no trial yet. The interval is never made narrower than beta c -+ |beta| h: other
-programs can tell that findings were wrong, not that they are surer about this one. Nor is it made so wide by
-a few as to say nothing: with fewer than three trials the findings are left as they are, with fewer than eight the
-interval reaches no further than 2 h + f to each side, and beta counts as 2 at most.
+An interval of the findings, c - h to c + h, should contain four of five measured gains. s_0 is chosen so that the
+second line gives this interval if there are no trials yet. The interval never becomes narrower than beta c -+ |beta| h:
+trials of other programs can show that findings were wrong, but not that they are more certain for this program. Few
+trials must not make the interval too wide to be useful. So with fewer than three trials nothing is corrected. With
+fewer than eight trials the interval extends at most 2 h + f to each side. beta is at most 2.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from paceline.tune.candidates import Candidate, DiagnosisContext
 from paceline.tune.remedies import expected
 from paceline.tune.search.result import Status, Trial, is_inconclusive
 
-NEWEST = 50  # trials of a remedy that count: programs, versions and machines change
-AGREEING = 5  # trials without a gain worth having that it takes to expect none
-_FEWEST = 3  # trials below which nothing is corrected
-_MANY = 8  # trials that may make an interval as wide as they scatter
-_STEEPEST = 2.0  # beta
-_WIDEST = 2.0  # times half of the findings' interval, on the log scale
+NEWEST = 50  # most trials of a remedy that count, the newest ones: programs, versions and machines change
+AGREEING = 5  # number of trials without a gain worth having, from which none is expected
+_FEWEST = 3  # with fewer trials than this, nothing is corrected
+_MANY = 8  # from this number of trials on, the interval may be as wide as their results vary
+_STEEPEST = 2.0  # largest beta
+_WIDEST = 2.0  # widest interval with few trials, relative to the findings' interval, on the log scale
 _PRIOR = 1.0  # k
 _PRIOR_SPREAD = 2.0  # m
 _FLOOR = math.log(1.1)  # f
-_Z = 1.2816  # 90% quantile of the normal
-_COUNTED = ("kept", "no-win", "undecided")  # what did not train the same is no measure of speed
+_Z = 1.2816  # 90% quantile of the normal distribution
+_COUNTED = ("kept", "no-win", "undecided")  # trials that failed an equivalence check do not measure speed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Machine:
     """The machine of a trial."""
 
     host: str
-    device: str  # the kind: a GPU's name, or "cpu"
+    device: str  # kind of device: the name of the GPU, or "cpu"
     torch: str  # version
 
 
@@ -66,14 +66,14 @@ class RecordedTrial:
     safety: Safety
     status: Status
     predicted_by_findings: Gain | None
-    predicted: Gain | None  # as it was used, after earlier trials had been heard
+    predicted: Gain | None  # the prediction after correction by earlier trials
     achieved: Interval
     machine: Machine
     date: str  # ISO 8601, UTC
 
 
 def machine_of(context: DiagnosisContext) -> Machine:
-    """Return where a program was watched."""
+    """Return the machine on which a program was watched."""
     first = context.facts.first.record
     return Machine(
         host=first.host,
@@ -83,9 +83,10 @@ def machine_of(context: DiagnosisContext) -> Machine:
 
 
 def recorded_trial(trial: Trial, machine: Machine, date: str) -> RecordedTrial | None:
-    """Return the entry of a trial for the history file; None if nothing was measured.
+    """Return the entry of a trial for the history file, or None if nothing was measured.
 
-    A speed-up without an upper limit is remembered with one as far above it as the lower limit is below.
+    If the interval of the speed-up has no upper end, the entry gets one as far above the value as the lower end is
+    below.
     """
     achieved = trial.speedup
     if achieved is not None and 0 < achieved.low <= achieved.value < achieved.high == math.inf:
@@ -107,13 +108,15 @@ def recorded_trial(trial: Trial, machine: Machine, date: str) -> RecordedTrial |
 def correct_predictions(
     candidates: Iterable[Candidate], seen: Sequence[RecordedTrial], device: str, worth: float
 ) -> list[Candidate]:
-    """Return candidates with corrected predictions, the largest expected gain first; of equal ones what begins soonest.
+    """Return the candidates with corrected predictions, the largest expected gain first.
+
+    Candidates with the same expected gain are sorted by their start-up time.
 
     Args:
-        candidates: As remedies propose them.
+        candidates: The candidates that the remedies propose.
         seen: Earlier trials, the oldest first.
-        device: The kind of device; trials on others say nothing.
-        worth: Factor below which a gain is not worth having, such as 1.02.
+        device: The kind of device. Trials on other devices do not count.
+        worth: Gains below this factor, such as 1.02, are not worth having.
     """
     made = [_correct_prediction(one, [o for o in seen if o.machine.device == device], worth) for one in candidates]
     return sorted(made, key=lambda one: (-expected(one), one.startup_s))
@@ -129,12 +132,12 @@ def _correct_prediction(candidate: Candidate, seen: Sequence[RecordedTrial], wor
 def corrected_gain(predicted: Gain, seen: Sequence[RecordedTrial], worth: float) -> Gain:
     """Return the expected gain of a remedy: the prediction of the findings, corrected by earlier trials.
 
-    A gain worth having is ruled out by earlier trials only where enough of them had none.
+    Trials predict that the gain is not worth having only if at least `AGREEING` of them had no such gain.
 
     Args:
-        predicted: By the findings.
-        seen: Trials of the remedy on such a device, the oldest first.
-        worth: Factor below which a gain is not worth having.
+        predicted: The prediction of the findings.
+        seen: Trials of the remedy on the same kind of device, the oldest first.
+        worth: Gains below this factor are not worth having.
     """
     pairs = [pair for one in seen if (pair := _expected_and_gained(one)) is not None][-NEWEST:]
     if len(pairs) < _FEWEST or not _is_interval(predicted.low, predicted.high):
@@ -147,7 +150,7 @@ def corrected_gain(predicted: Gain, seen: Sequence[RecordedTrial], worth: float)
 
 
 def _posterior(predicted: Gain, pairs: Sequence[tuple[float, float]]) -> Gain:
-    """Apply the formulas above to the expected and achieved gains (logs) of some trials."""
+    """Apply the formulas of the module docstring to the predicted and measured gains (logs) of some trials."""
     low, high = math.log(predicted.low), math.log(predicted.high)
     centre, half = (low + high) / 2, (high - low) / 2
     own2 = centre * centre / _size2(centre)
@@ -171,9 +174,9 @@ def _size2(centre: float) -> float:
 
 
 def _expected_and_gained(one: RecordedTrial) -> tuple[float, float] | None:
-    """Return the logs of the gain that the findings expected and of the one achieved; None where it does not count.
+    """Return the logs of the predicted and of the measured gain, or None if the trial does not count.
 
-    A trial whose interval contains both a loss and a gain measured noise, and does not count.
+    A trial does not count if its interval contains both a loss and a gain, because it measured noise.
     """
     by_findings = one.predicted_by_findings
     if by_findings is None or one.status not in _COUNTED or not _is_interval(by_findings.low, by_findings.high):
@@ -184,5 +187,5 @@ def _expected_and_gained(one: RecordedTrial) -> tuple[float, float] | None:
 
 
 def _is_interval(low: float, high: float) -> bool:
-    """Say whether these are the ends of an interval of factors; a comparison with NaN is false."""
+    """Return whether `low` and `high` are the ends of an interval of factors. NaN gives False."""
     return 0 < low <= high < math.inf

@@ -1,9 +1,9 @@
 """The time to a target loss with and without a recipe, over several seeds.
 
-Each seed runs once as the program is and once under the recipe. The target is the loss that every run of the baseline
-has reached after four fifths of its steps (in the end, chance would decide who reaches it), smoothed over a twentieth
-of the steps; the time to it is the sum of the steps' times until then. The result is the geometric mean of the ratios,
-with Student's t interval over the seeds.
+Each seed runs once without changes and once under the recipe. The target is the loss that every run of the baseline has
+reached after four fifths of its steps. (At the end of a run, noise would decide which run reaches it.) Losses are
+smoothed over a twentieth of the steps. The time to the target is the sum of the step times until then. The result is
+the geometric mean of the time ratios, with Student's t interval over the seeds.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from paceline.tune.equivalence.runs import run_and_end
 from paceline.tune.search.runner import TrialRunner
 from paceline.tune.trials.blocks import TrialFailed
 
-_REACHED = 0.8  # of a run of the baseline
-_FEWEST = 5  # losses that are averaged
+_REACHED = 0.8  # share of a baseline run after which the target is taken
+_FEWEST = 5  # least number of losses in a moving average
 _SEEDS = (0, 1, 2)
-_TO_A_LOSS_S = 60.0  # of steps of a run
+_TO_A_LOSS_S = 60.0  # seconds of the steps of one run
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimedLosses:
-    """The losses of one run and when each was seen."""
+    """The losses of one run and the times at which they were recorded."""
 
-    seconds: Floats  # shape [steps]: since its first step
-    losses: Floats  # shape [steps]
+    seconds: Floats  # shape [losses]: seconds since the first step
+    losses: Floats  # shape [losses]
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeedTimes:
-    """Seconds to the target with one seed; None where it was not reached."""
+    """Seconds to the target with one seed. `candidate_s` is None if the candidate did not reach the target."""
 
     seed: int
     baseline_s: float
@@ -49,32 +49,32 @@ class SeedTimes:
 
 @dataclass(frozen=True, kw_only=True)
 class Quality:
-    """Time to a loss, under a recipe and without."""
+    """The time to the target loss with and without a recipe."""
 
     target: float
     seeds: Sequence[SeedTimes]
-    speedup: Interval | None  # to the same loss; None where some run did not reach it
-    steps: int  # of a run, at most
+    speedup: Interval | None  # speed-up to the same loss; None if a run did not reach the target
+    steps: int  # most steps of a run
 
     @property
     def reached(self) -> int:
-        """Seeds with which the recipe reached the target."""
+        """Number of seeds with which the recipe reached the target."""
         return sum(one.candidate_s is not None for one in self.seeds)
 
     @property
     def passed(self) -> bool:
-        """Whether the recipe reached the target with every seed, and not certainly later."""
+        """Whether the recipe reached the target with every seed, and is not certainly slower than the baseline."""
         return self.speedup is not None and self.speedup.high >= 1.0
 
 
 def compare_loss_curves(
     baseline: Sequence[TimedLosses], candidate: Sequence[TimedLosses], seeds: Sequence[int]
 ) -> Quality | None:
-    """Compare runs seed by seed; None where the baseline shows no loss.
+    """Compare the runs of each seed, or return None if a baseline run has no finite losses.
 
     Args:
-        baseline: A run of the program as it is, for each seed.
-        candidate: A run under the recipe, for each seed.
+        baseline: One run of the unchanged program for each seed.
+        candidate: One run under the recipe for each seed.
         seeds: The seeds.
     """
     smooth = [_smoothed(curve.losses) for curve in baseline]
@@ -84,13 +84,13 @@ def compare_loss_curves(
     rows = []
     for seed, before, after in zip(seeds, baseline, candidate, strict=True):
         own_s = time_to(before, target)
-        assert own_s is not None  # the target is what every one of them has reached
+        assert own_s is not None  # every baseline run has reached the target
         rows.append(SeedTimes(seed=seed, baseline_s=own_s, candidate_s=time_to(after, target)))
     return Quality(target=target, seeds=rows, speedup=_ratio(rows), steps=max(len(c.losses) for c in baseline))
 
 
 def time_to(curve: TimedLosses, target: float) -> float | None:
-    """Return the seconds until the smoothed loss is no higher than the target, or None."""
+    """Return the seconds until the smoothed loss is at most the target, or None if it stays above."""
     smooth = _smoothed(curve.losses)
     below = np.flatnonzero(smooth <= target)
     return float(curve.seconds[below[0] + len(curve.losses) - len(smooth)]) if len(below) else None
@@ -111,7 +111,7 @@ def _ratio(rows: Sequence[SeedTimes]) -> Interval | None:
 
 
 def verify_quality(runner: TrialRunner, best: Recipe, report: Callable[[str], None]) -> Quality | None:
-    """Train with the best recipe and with the baseline to the same loss, over several seeds."""
+    """Train to the same loss with the best recipe and with the baseline, over several seeds, and compare the times."""
     curves: tuple[list[TimedLosses], list[TimedLosses]] = ([], [])
     for seed in _SEEDS:
         report(f"training to the same loss with seed {seed}, without and with the kept changes")
@@ -121,10 +121,10 @@ def verify_quality(runner: TrialRunner, best: Recipe, report: Callable[[str], No
 
 
 def _loss_curve(runner: TrialRunner, recipe: Recipe, seed: int, most_s: float) -> TimedLosses:
-    """Run the program with a seed, to its end or for some time; return its losses by time.
+    """Run the program with a seed, to its end or for some time, and return its losses with their times.
 
     Raises:
-        TrialFailed: It cannot be run, or no loss was seen.
+        TrialFailed: The program cannot run, or no loss was recorded.
     """
     steps = max(20, int(most_s / runner.step_s))
     with runner.start(recipe, {SEED: str(seed)}) as process:
@@ -134,10 +134,10 @@ def _loss_curve(runner: TrialRunner, recipe: Recipe, seed: int, most_s: float) -
 
 
 def _curve_of(run: Run) -> TimedLosses:
-    """Return the losses of a run by time.
+    """Return the losses of a run with their times.
 
     Raises:
-        TrialFailed: No loss was seen.
+        TrialFailed: No loss was recorded.
     """
     if not run.ranks:
         raise TrialFailed("no training step was seen")

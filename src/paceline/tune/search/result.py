@@ -1,4 +1,4 @@
-"""The result of a search: its trials, the best recipe, and the remedies that no trial was about."""
+"""The result of a search: its trials, the best recipe, and the remedies that no trial tried."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.tune.search.batch_size import BatchStudy
 from paceline.tune.search.quality import Quality
 from paceline.tune.trials.gpus import GpuRange
 
-_WIDE = 1.5  # times the low end of an interval
+_WIDE = 1.5  # ratio of the ends of a wide interval
 Status = Literal["kept", "no-win", "undecided", "failed", "unsafe", "skipped"]
 OUTCOMES: Mapping[Status, str] = {
     "kept": "proven",
@@ -27,36 +27,36 @@ OUTCOMES: Mapping[Status, str] = {
     "unsafe": "unsafe",
     "skipped": "not tried",
 }
-"""The outcome of a candidate in words, as every report prints it."""
-_JOINED = " + "  # between the remedies of a trial of several changes
+"""The words with which reports print the status of a trial."""
+_JOINED = " + "  # separates the remedies of a trial of several changes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trial:
-    """One candidate with its result; one that was not tried has the reason."""
+    """One candidate with its result, or with the reason why it was not tried."""
 
     id: str
     remedy: str
-    recipe: Recipe  # whole, as it ran
+    recipe: Recipe  # the whole recipe of the trial, kept changes included
     safety: Safety
     predicted: Gain | None
-    speedup: Interval | None  # over what was kept before it; with larger batches, to the same loss
+    speedup: Interval | None  # over the recipe that was kept before; for larger batches, to the same loss
     status: Status
     reason: str
-    predicted_by_findings: Gain | None = None  # before earlier trials on this machine corrected it
+    predicted_by_findings: Gain | None = None  # the prediction before earlier trials on this machine corrected it
     checks: Sequence[Check] = ()
-    saving: Interval | None = None  # factor by which it needs less memory at once; None: not measured
+    saving: Interval | None = None  # memory saving as a factor; None if it was not measured
     cpu_ratio: float | None = None
-    set_aside: int = 0  # pairs of blocks during which other programs used cores, or the clock of a GPU changed
-    far_off: int = 0  # pairs whose gain is far from the median; they count
+    set_aside: int = 0  # pairs left out because other programs used cores, or a GPU clock changed
+    far_off: int = 0  # pairs whose gain is far from the median; these pairs count
     rounds: int = 0
-    seconds: float = 0.0  # that the trial took
-    gpu: GpuRange | None = None  # its GPUs during the blocks; None: it uses none
-    step_times: StepTimes | None = None  # of the pairs that count; None: not measured
+    seconds: float = 0.0  # duration of the trial
+    gpu: GpuRange | None = None  # the GPUs during the blocks; None if the program uses no GPU
+    step_times: StepTimes | None = None  # of the pairs that count; None if nothing was measured
 
     @property
     def as_predicted(self) -> bool | None:
-        """Whether what was achieved lies in what was predicted; None without either, or if nothing is decided."""
+        """Whether the measured speed-up is in the predicted interval; None if one is missing or nothing is decided."""
         if self.predicted is None or self.speedup is None or is_inconclusive(self.speedup):
             return None
         return self.predicted.low <= self.speedup.value <= self.predicted.high
@@ -73,40 +73,43 @@ class TuneResult:
 
     command: Sequence[str]
     before: Diagnosis
-    after: Diagnosis | None  # under the best recipe; None when nothing was kept, or there was no time to watch it
+    after: Diagnosis | None  # diagnosis under the best recipe; None if nothing was kept or there was no time for it
     trials: Sequence[Trial]
     best: Recipe
-    speedup: Interval | None  # of the best recipe over the baseline; None when nothing was kept
-    saving: Interval | None  # the same of memory
-    step_times: StepTimes | None = None  # of the pairs behind `speedup`; None: nothing was kept, or not measured
-    in_turn: bool  # whether they are products of what changes gained, each over those before: no time for all at once
+    speedup: Interval | None  # of the best recipe over the baseline; None if nothing was kept
+    saving: Interval | None  # memory saving of the best recipe
+    step_times: StepTimes | None = None  # of the pairs that gave `speedup`; None if nothing was kept or measured
+    # whether speedup and saving are products over the kept changes, because there was no final comparison
+    in_turn: bool
     checks: Sequence[Check]
-    unproven: Trial | None = None  # nothing was kept, and this change looked best: training is the same, the gain open
-    scatter: float  # between processes of the baseline, standard deviation of the log
-    compared: int  # processes by which that was measured; below two: it is what is usual
+    # if nothing was kept: the fastest undecided change that passed the equivalence checks
+    unproven: Trial | None = None
+    scatter: float  # standard deviation between baseline processes of the log of their speed
+    compared: int  # number of processes behind `scatter`; below two, `scatter` is the default
     wall_s: float
     stopped: str  # why the search ended
-    out_of_budget: bool = False  # whether it ended because the budget was spent
+    out_of_budget: bool = False  # whether the search ended because the budget was spent
     budget_s: float
-    allowed: Sequence[Safety]  # classes of changes that could be tried, the safest first
-    other_cores: float | None  # used by other programs during the trials, on average; None: no trial was compared
+    allowed: Sequence[Safety]  # safety classes of the changes that could be tried, the safest first
+    other_cores: float | None  # mean cores used by other programs during the trials; None if it was not measured
     goal: str
-    price_per_hour: float | None  # of the machine, in USD
-    batch: BatchStudy | None  # sizes of batch that were tried; None: not looked at
-    quality: Quality | None  # None: not asked for
-    whole_run: WholeRun | None = None  # the last recorded run of the program; None: there is none that succeeded
-    warmup_steps: int = 0  # at the beginning of a run, before the best recipe is fully in force
-    last_failure: str | None = None  # how the last recorded run of the program failed; None: it did not, or is none
+    price_per_hour: float | None  # price of the machine, in USD
+    batch: BatchStudy | None  # the batch sizes that were measured; None if none were
+    quality: Quality | None  # None if `--verify-quality` was not given
+    whole_run: WholeRun | None = None  # the last recorded run of the program that succeeded; None if there is none
+    warmup_steps: int = 0  # steps at the start of a run before the best recipe has its full effect
+    # how the last recorded run of the program failed; None if it succeeded or there is none
+    last_failure: str | None = None
 
     @property
     def is_per_step(self) -> bool:
-        """Whether the speed-up is that of a step; larger batches are compared by the time to the same loss."""
+        """Whether the speed-up compares step times. With a larger batch, it compares the times to the same loss."""
         kept = {part for trial in self.trials if trial.status == "kept" for part in trial.remedy.split(_JOINED)}
         return "batch.size" not in kept
 
     @property
     def whole_speedup(self) -> Interval | None:
-        """The speed-up to expect of a whole run, if only steps become faster; None if it is not known."""
+        """The expected speed-up of a whole run if only its steps become faster, or None if unknown."""
         one, step = self.whole_run, self.speedup
         if one is None or step is None or not self.is_per_step or not step.low > 0:
             return None
@@ -119,18 +122,18 @@ class UntriedRemedy:
     """A remedy that was not tried."""
 
     remedy: Remedy
-    finding: str  # its code
+    finding: str  # code of the finding that names the remedy
 
     @property
     def why(self) -> str:
-        """Why it was not tried."""
+        """The reason why the remedy was not tried."""
         if remedy_info(self.remedy.id).tunable:
             return "no trial was about it"
         return "it can only be made in the source or on the machine"
 
 
 def untried_remedies(tuned: TuneResult) -> Sequence[UntriedRemedy]:
-    """Return the remedies that findings of the program, as it is now, name and no trial was about."""
+    """Return the remedies that findings of the current program name and that no trial tried."""
     tried = {part for trial in tuned.trials for part in trial.remedy.split(_JOINED)}
     diagnosis = tuned.after if tuned.after is not None else tuned.before
     found: dict[str, UntriedRemedy] = {}

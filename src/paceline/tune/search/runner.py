@@ -58,20 +58,20 @@ from paceline.tune.trials.gpus import GpuMemory, processes_that_fit
 from paceline.tune.trials.isolation import IN_PYTHON, Isolation, list_peers, network_peers
 from paceline.tune.trials.process import READY_S, TrialProcess
 
-_PROFILE = "PACELINE_PROFILE"  # read by the probe
+_PROFILE = "PACELINE_PROFILE"  # environment variable for the recorder in the program
 _WATCHED_STEPS = 40
-_MOST_WATCHED = 3.0  # times what is meant to be watched, where steps are slow
-_COMPARED = 3  # processes of the baseline
-_LEARNT_S = 2.4  # of blocks of each
-_TELLING_STEPS = 2  # after which a process has said what it refuses
+_MOST_WATCHED = 3.0  # longest time for watching, relative to the planned time, if steps are slow
+_COMPARED = 3  # number of baseline processes whose speeds are compared
+_LEARNT_S = 2.4  # seconds of blocks for each of these processes
+_TELLING_STEPS = 2  # steps after which a process has reported the settings that it refuses
 _MOST_ROUNDS = 3
-_MOST_SHORT = 2  # rounds in which the program was over before anything was measured
+_MOST_SHORT = 2  # most rounds in which the program ended before anything was measured
 _STEP_TIMEOUT_S = 300.0
-_NO_MEMORY = "out of memory"  # torch.OutOfMemoryError and cudaErrorMemoryAllocation say so
+_NO_MEMORY = "out of memory"  # part of the messages of torch.OutOfMemoryError and cudaErrorMemoryAllocation
 
 
 class TrialRunner:
-    """Runs trials of one command, each in a folder of its own."""
+    """Runs trials of one command, each trial in a folder of its own."""
 
     def __init__(
         self,
@@ -92,43 +92,44 @@ class TrialRunner:
         self._equivalence = EquivalenceChecker(self.start)
         self._epoch_steps: int | None = None
         self.scatter = scatter_of([])
-        self._noise = noise_prior([])  # of a pair of blocks
-        self._other_cores: list[float] = []  # cores that other programs used, for each pair of blocks
+        self._noise = noise_prior([])  # noise prior of a pair of blocks
+        self._other_cores: list[float] = []  # mean cores that other programs used, for each pair of blocks
         self._other_cores_watched: list[float] = []  # the same while the program was watched
-        self.compared = 0  # processes by which the scatter was measured
+        self.compared = 0  # number of processes from which the scatter was measured
         self.step_s = math.nan
         self._block_s = LONG_S
-        self._total = 0  # steps of the whole program; 0: more than has been made so far
-        self._on_gpu, self._at_a_time = False, _COMPARED  # processes that its GPUs have room for
-        self._can_run_twice: bool | None = None  # None: was not tried
-        self._ran_side_by_side = False  # whether some rounds had both processes alive at a time
-        self.start_s = READY_S  # until the first step of the baseline, at most
+        self._total = 0  # steps of the whole program; 0 if the program has not ended so far
+        self._on_gpu, self._at_a_time = False, _COMPARED  # number of processes that run side by side
+        self._can_run_twice: bool | None = None  # None: not tried yet
+        self._ran_side_by_side = False  # whether both processes of some round ran side by side
+        self.start_s = READY_S  # most seconds that the baseline takes to reach its first step
 
     @property
     def other_cores(self) -> float | None:
-        """Cores that other programs used on average during comparisons, or else while watching."""
+        """Mean number of cores that other programs used during comparisons, or, without comparisons, while watching."""
         found = self._other_cores or self._other_cores_watched
         return float(np.mean(found)) if found else None
 
     @property
     def last_folder(self) -> Path:
-        """The folder of the trial that was started last."""
+        """The folder of the latest trial."""
         return self._folder / f"trial-{self._started:03d}"
 
     def start(self, recipe: Recipe, environment: Mapping[str, str] | None = None) -> TrialProcess:
-        """Start the program; without a profiler window unless that is asked for.
+        """Start the program under a recipe. The profiler is off unless `environment` switches it on.
 
-        What a window leaves behind changes how memory is taken later: a net in bf16 was 1.3 times as fast after one.
+        A profiler window has an effect on later memory allocation: a network in bf16 was 1.3 times as fast after a
+        window.
         """
         self._started += 1
         variables = {_PROFILE: "0", **(environment or {})}
         return TrialProcess(self._command, recipe, self.last_folder, variables, self._cwd, self.isolation)
 
     def watch(self, recipe: Recipe) -> DiagnosisContext:
-        """Watch the program under a recipe until there is enough to diagnose.
+        """Run the program under a recipe until there is enough data for a diagnosis, and return the diagnosis context.
 
         Raises:
-            TrialFailed: It cannot be run.
+            TrialFailed: The program cannot run, or it makes no optimizer step.
         """
         over, needs, free = False, 0, None
         with self.start(recipe, {_PROFILE: "1"}) as process:
@@ -153,16 +154,17 @@ class TrialRunner:
             self._set_copies(process.gpus.memory, needs, free)
         if not run.ranks:
             raise TrialFailed("no training step was seen")
-        self._total = len(run.ranks[0].steps) - 1 if over else self._total  # after the first
+        self._total = len(run.ranks[0].steps) - 1 if over else self._total  # the first step does not count
         return DiagnosisContext(run=run, recipe=recipe, cpu_flags=cpu_flags())
 
     def measure_variation(self, step_s: float, epoch_steps: int | None, *, waits: bool) -> None:
-        """Find out by how much processes of the baseline differ among themselves, where there is time for it.
+        """Measure by how much baseline processes differ in speed, if the budget allows it, and store the result.
 
         Args:
-            step_s: Seconds of a step of the baseline.
-            epoch_steps: Steps of an epoch, where that is known.
-            waits: Whether it waits for something outside of the machine, that goes on while it is stopped.
+            step_s: Seconds of one step of the baseline.
+            epoch_steps: Number of steps in an epoch, or None if unknown.
+            waits: Whether the program waits for something outside the machine that continues while the program is
+                stopped.
         """
         self.step_s, self._epoch_steps = step_s, epoch_steps
         self._block_s = LONG_S if waits or self._on_gpu else SHORT_S
@@ -177,7 +179,7 @@ class TrialRunner:
         self.scatter, self.compared, self._noise = scatter_of(found), len(found), noise_prior(found)
 
     def _set_copies(self, memory: Sequence[GpuMemory], needs: int = 0, free: float | None = None) -> None:
-        """Decide how many copies of the program may live at a time, by the memory that one needs."""
+        """Set how many copies of the program run side by side, from the GPU and host memory that one copy needs."""
         on_host = copies_that_fit(needs, None if free is None else free + needs)
         self._on_gpu, self._at_a_time = bool(memory), min(self._at_a_time, processes_that_fit(memory), on_host)
         self._equivalence.at_a_time = min(2, self._at_a_time)
@@ -188,12 +190,13 @@ class TrialRunner:
         """Compare two recipes until the result is certain or the time is up.
 
         Args:
-            spec: The two.
-            deadline: When it has to end.
-            earlier: Rounds of the same two in a race that ended undecided: what they showed holds, and it goes on.
+            spec: The two recipes.
+            deadline: When the comparison has to end.
+            earlier: Rounds of an earlier, undecided comparison of the same recipes. This comparison continues them.
 
         Raises:
-            TrialFailed: The second cannot be run, or a setting of it did not take hold.
+            TrialFailed: The candidate cannot run, or a setting of its recipe had no effect.
+            NotMeasured: There was no time for a pair of blocks.
         """
         rounds = list(earlier)
         for _ in range(_MOST_ROUNDS + _MOST_SHORT):
@@ -207,7 +210,7 @@ class TrialRunner:
         return self._judge(spec, rounds)
 
     def _is_settled(self, spec: ComparisonSpec, rounds: Sequence[ComparisonRound], earlier: int) -> bool:
-        """Return whether another round is useless: decided, not promising, or enough rounds."""
+        """Return whether no further round is needed: the result is certain, not promising, or has enough rounds."""
         promising = self._gain(spec, [r.fair for r in rounds]).value >= self._goal.worth
         verdict = self._judge(spec, rounds).verdict
         return verdict != "undecided" or not promising or len(rounds) - earlier >= _MOST_ROUNDS
@@ -215,7 +218,7 @@ class TrialRunner:
     def _run_round(
         self, spec: ComparisonSpec, earlier: Sequence[ComparisonRound], deadline: Deadline
     ) -> ComparisonRound:
-        """Run a round in two processes, or in a new process for each block if two cannot be alive at a time."""
+        """Run a round in two processes, or in a new process for each block if two processes cannot run side by side."""
         if self._at_a_time > 1:
             try:
                 found = self._run_side_by_side(spec, earlier, deadline)
@@ -231,7 +234,7 @@ class TrialRunner:
         return found
 
     def _must_run_alone(self, error: ProgramFailed) -> bool:
-        """Return whether two copies of the program cannot be alive at a time, because of memory, a port or a GPU."""
+        """Return whether two copies of the program cannot run side by side, because of memory, a port or a GPU."""
         full = self._on_gpu and _NO_MEMORY in str(error)
         if not full and self._can_run_twice is None:
             self._can_run_twice = not cannot_run_twice(partial(self.start, BASELINE))
@@ -270,7 +273,7 @@ class TrialRunner:
         return found
 
     def _stopping_rule(self, spec: ComparisonSpec, earlier: Sequence[ComparisonRound]) -> StoppingRule:
-        """Return the rule that ends a round; pairs of earlier rounds count too."""
+        """Return the rule that ends a round. Pairs of earlier rounds count too."""
 
         def gained(pairs: Sequence[BlockPair]) -> Interval:
             return self._gain(spec, [*(r.fair for r in earlier), pairs])
@@ -285,7 +288,7 @@ class TrialRunner:
         second: BlockRunner,
         play: Callable[[BlockRunner, BlockRunner], ComparisonRound],
     ) -> ComparisonRound:
-        """Run a round. If the program refuses a setting of the candidate, fail after the first steps."""
+        """Run a round. If the program refuses a setting of the candidate, raise `TrialFailed` after the first steps."""
         try:
             for process in (first, second):
                 process.run_steps(_TELLING_STEPS, _STEP_TIMEOUT_S)
@@ -298,7 +301,7 @@ class TrialRunner:
         return found
 
     def _gain(self, spec: ComparisonSpec, rounds: Sequence[Sequence[BlockPair]], goal: Goal | None = None) -> Interval:
-        """Return the factor by which pairs of some rounds are better, in what is the goal."""
+        """Return the gain over the pairs of some rounds, as a factor on the quantity of the goal."""
         goal = goal or self._goal
         credit = spec.progress if goal.aim == "time" else 1.0
         found = [[(v[0] * credit, v[1]) for pair in pairs if (v := goal.values(pair)) is not None] for pairs in rounds]
@@ -306,12 +309,12 @@ class TrialRunner:
 
     @property
     def fewest(self) -> int:
-        """Pairs of blocks that a gain needs unless it is certainly large."""
+        """Number of pairs of blocks that a gain needs unless it is certainly large."""
         return fewest_pairs(self._block_s) if self._goal.aim == "time" else 0
 
     def _scatter(self, goal: Goal) -> float:
         if self._at_a_time < 2 and not self._ran_side_by_side:
-            return 0.0  # a pair is a pair of processes: what processes scatter is in the noise of pairs
+            return 0.0  # each pair is a pair of processes, so the noise of pairs includes the scatter between processes
         return self.scatter if goal.scatter is None else goal.scatter
 
     def _judge(self, spec: ComparisonSpec, rounds: Sequence[ComparisonRound]) -> ComparisonResult:
@@ -327,15 +330,15 @@ class TrialRunner:
         )
 
     def check_equivalence(self, recipe: Recipe, classes: Sequence[Safety], reference: Recipe) -> list[Check]:
-        """Compare what the program computes in its first steps under a recipe and under another.
+        """Compare the results of the program's first steps under a recipe with those under a reference recipe.
 
         Args:
-            recipe: The recipe to prove.
-            classes: The safety classes of the changes in which it differs from the reference.
+            recipe: The recipe to check.
+            classes: The safety classes of the changes by which the recipe differs from the reference.
             reference: The recipe to compare with.
 
         Raises:
-            TrialFailed: The program cannot be run under one of them.
+            TrialFailed: The program cannot run under one of the recipes.
         """
         span = steps_to_check(self.step_s, self._epoch_steps, self._total or None)
         return self._equivalence.check_equivalence(
@@ -344,7 +347,7 @@ class TrialRunner:
 
 
 def _starts_in_time(process: TrialProcess, ends: float) -> bool:
-    """Return whether a process makes its first step in time; some programs fail now and then."""
+    """Return whether a process reaches its first step in time. Some programs fail to start from time to time."""
     try:
         process.begin(max(1.0, ends - time.monotonic()))
     except TrialFailed:
@@ -353,16 +356,18 @@ def _starts_in_time(process: TrialProcess, ends: float) -> bool:
 
 
 def _cpu_ratio(pairs: Sequence[BlockPair]) -> float | None:
-    """Return the CPU seconds of the baseline, as a factor of those of the candidate; None if it used none."""
+    """Return the CPU time of the baseline divided by that of the candidate, or None if the candidate used none."""
     baseline, candidate = sum(p.baseline.cpu_s for p in pairs), sum(p.candidate.cpu_s for p in pairs)
     return baseline / candidate if candidate > 0 else None
 
 
 def watch_baseline(runner: TrialRunner, report: Callable[[str], None]) -> DiagnosisContext:
-    """Watch the unchanged program; one that fails while the kernel isolates it is watched in the sandbox instead.
+    """Watch the unchanged program and return its diagnosis context.
+
+    If the program fails under isolation by the kernel, it is watched once more in the Python sandbox.
 
     Raises:
-        TrialFailed: It cannot be run, or wants to speak to the network, which was not allowed.
+        TrialFailed: The program cannot run, or it connects to the network, which is not allowed.
     """
     report(runner.isolation.in_words())
     report("measuring the unchanged program")

@@ -1,8 +1,8 @@
 """A greedy search for the best recipe: the most promising change first, and a new diagnosis after each kept change.
 
-Watch the baseline, sort the candidates by expected gain, compare each with the kept recipe, check the equivalence of a
-winner, keep it, and watch again, because the bottleneck has moved. The search ends when no candidate could gain 2%, or
-when the budget is spent.
+The search watches the baseline and sorts the candidates by expected gain. It compares each candidate with the best
+recipe so far. If a candidate wins, its equivalence is checked and the change is kept. Then the program is watched
+again, because the bottleneck has moved. The search ends when no candidate could gain 2%, or when the budget is spent.
 """
 
 from __future__ import annotations
@@ -64,21 +64,21 @@ from paceline.tune.search.runner import TrialRunner, watch_baseline
 from paceline.tune.trials.blocks import NotMeasured, TrialFailed
 from paceline.tune.trials.isolation import isolation_for
 
-_OF_THE_REST = 0.3  # of the budget, that a trial may take before anything counts, if another one is quicker
-_STARTS = 8.0  # of the program, that compiling takes at first: 3 to 14 on two cores, by how much there is to compile
+_OF_THE_REST = 0.3  # share of the remaining budget that a trial may take to prepare if another trial prepares faster
+_STARTS = 8.0  # the first compilation takes at most about this many program starts: 3 to 14 on two cores, by model size
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchLimits:
-    """When to stop, and what may be tried."""
+    """When the search stops, and what it may try."""
 
     budget_s: float
     trials: int
     allowed: Sequence[Safety]
     goal: str  # a key of GOALS
-    verify_quality: bool  # run the best over several seeds to a loss, in the end
-    price_per_hour: float | None  # of the machine, in USD; None: not known
-    allows_network: bool = False  # whether trials may speak to the network
+    verify_quality: bool  # whether to train the best recipe to a loss over several seeds at the end
+    price_per_hour: float | None  # price of the machine, in USD; None if unknown
+    allows_network: bool = False  # whether trials may use the network
 
 
 class Search:
@@ -104,24 +104,24 @@ class Search:
         self._tried: list[Trial] = []
         self._undecided: list[UndecidedChange] = []
         self._context: DiagnosisContext | None = None
-        self._chosen: list[Candidate] = []  # of which the kept trials were made
+        self._chosen: list[Candidate] = []  # the candidates of the kept trials
         self._unproven: Trial | None = None
         self._out_of_budget = False
-        self._candidates_left = 0  # candidates that may come after the one that is tried
-        self._found: Sequence[Candidate] = ()  # the one that is tried, and those that may come after it
+        self._candidates_left = 0  # number of candidates after the current one
+        self._found: Sequence[Candidate] = ()  # the current candidate and the candidates after it
         self._batch: BatchStudy | None = None
         self._quality: Quality | None = None
 
     @property
     def best(self) -> Recipe:
-        """What is kept so far."""
+        """The best recipe so far: all kept changes together."""
         return merge_recipes(*(trial.recipe for trial in self._kept))
 
     def run(self) -> TuneResult:
         """Search until no candidate is left, the budget is spent, or the user interrupts.
 
         Raises:
-            TrialFailed: The program cannot be run as it is.
+            TrialFailed: The unchanged program cannot run.
         """
         before = self._context = watch_baseline(self._runner, self._report)
         comparison = None
@@ -139,7 +139,8 @@ class Search:
                 self._quality = verify_quality(self._runner, self.best, self._report)
         except KeyboardInterrupt:
             stopped = "interrupted; the result contains the changes kept so far"
-        except TrialFailed as error:  # of the program under what is kept, or as it is: it is flaky
+        # the program failed under the best recipe or without changes, so it fails from time to time
+        except TrialFailed as error:
             stopped = f"stopped: {error}"
         return self._result(before, stopped, comparison)
 
@@ -154,12 +155,15 @@ class Search:
         return self._search()
 
     def _confirm(self) -> ComparisonResult | None:
-        """Measure all that was kept against the unchanged program once more: this race was not chosen by outcome."""
+        """Compare all kept changes with the unchanged program again. Return None without kept changes or without time.
+
+        The trials were kept because they measured a gain, so their gains are biased. This comparison is not.
+        """
         if not self._kept or self._is_over():
             return None
         warmup_steps = max(candidate.warmup_steps or 0 for candidate in self._chosen)
         if 2 * warmup_steps * self._runner.step_s > self._left_s() + self._budget.confirmation_s:
-            return None  # the trials that measured what was kept had the time to warm up
+            return None  # the trials of the kept changes had the time to warm up
         self._report("comparing what was kept with the unchanged program once more")
         progress = math.prod(candidate.progress for candidate in self._chosen)
         spec = ComparisonSpec(before=BASELINE, after=self.best, warmup_steps=warmup_steps, progress=progress)
@@ -167,7 +171,7 @@ class Search:
         return self._runner.compare(spec, Deadline(usual=ends, promising=ends, large=ends))
 
     def _withdraw(self, comparison: ComparisonResult) -> str:
-        """Withdraw all kept changes, because the last comparison did not confirm the gain; return the reason."""
+        """Withdraw all kept changes after the final comparison did not confirm their gain. Return the reason."""
         why = not_confirmed_message(self._goal, self._gain(comparison))
         reason = f"not confirmed: {describe_recipe(self.best)} made {why}"
         self._tried = withdraw_kept(self._tried, comparison, reason)
@@ -190,7 +194,7 @@ class Search:
                 self._tried.append(self._trial(candidate, status="skipped", reason="interrupted"))
                 raise
             self._tried = record_trial(self._tried, trial)
-            assert self._context is not None  # a trial is made in a situation
+            assert self._context is not None  # the search sets the context before its first trial
             self._history.add(trial, machine_of(self._context))
             self._report(trial_message(trial, self._goal))
             if trial.status == "kept":
@@ -212,7 +216,7 @@ class Search:
                 self._tried = record_trial(self._tried, self._trial(one, status="skipped", reason=NOT_TRIED))
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yield the next candidate, by the latest diagnosis."""
+        """Yield the next candidate according to the latest diagnosis."""
         done: set[str] = set()
         while found := (singles := self._untried(done)) or self._undecided_candidates(done):
             done.add(self._recipe_key(found[0]))
@@ -221,8 +225,8 @@ class Search:
             yield found[0]
 
     def _untried(self, done: set[str]) -> list[Candidate]:
-        """Return what is proposed and worth a trial, what to try next first; what is not is written down as skipped."""
-        assert self._context is not None  # the search begins with it
+        """Return the candidates that are worth a trial, the next one first. Record the other candidates as skipped."""
+        assert self._context is not None  # the search sets the context at its start
         proposed = [c for c in self._proposed(self._context) if self._goal.aim in c.aims]
         found = [c for c in proposed if self._recipe_key(c) not in done]
         worthy = [c for c in found if c.safety in self._limits.allowed and _is_worthwhile(c, self._goal)]
@@ -245,7 +249,7 @@ class Search:
         return [worthy[place], *worthy[:place], *worthy[place + 1 :]]
 
     def _undecided_candidates(self, done: Collection[str]) -> list[Candidate]:
-        """Return a combination of undecided changes; else the undecided change that may be measured for longer."""
+        """Return a combination of undecided changes, or else an undecided change to measure for longer, or nothing."""
         found = combine_undecided(self._undecided, self.best, self._goal.worth)
         if found is not None and self._recipe_key(found) not in done and self._has_time(found):
             return [found]
@@ -253,11 +257,11 @@ class Search:
         return [going_on.candidate] if going_on is not None and self._has_time(going_on.candidate) else []
 
     def _recipe_key(self, candidate: Candidate) -> str:
-        """Return the kept recipe with a candidate's changes, as text."""
+        """Return the best recipe with a candidate's changes, as text."""
         return describe_recipe(merge_recipes(self.best, candidate.recipe))
 
     def _has_time(self, candidate: Candidate) -> bool:
-        """Return whether a candidate that is slow to start leaves enough time to be measured."""
+        """Return whether the budget is enough to prepare and measure a candidate."""
         left_s, prepares_s = self._left_s(), self._prepares_s(candidate)
         return prepares_s <= 0 or left_s <= 0 or self._budget.allows_trial(left_s, self._runner.start_s, prepares_s)
 
@@ -265,15 +269,15 @@ class Search:
         return prepares_s(candidate, self._runner.step_s)
 
     def _proposed(self, now: DiagnosisContext) -> list[Candidate]:
-        """Return what remedies propose, the most promising first, with what trials on this machine say of it."""
+        """Return the candidates of the remedies, the best first, with predictions corrected by earlier trials."""
         found = correct_predictions(candidates(now), self._history.seen, machine_of(now).device, TIME.worth)
         return [_with_start_time(candidate, self._runner.start_s) for candidate in found]
 
     def _larger_batches(self) -> Iterator[Candidate]:
-        """Yield the size of batch that is expected at the same loss first, when nothing else is left to try."""
+        """Yield the batch size that is expected to reach the same loss first, once no other candidate is left."""
         if "semantic" not in self._limits.allowed or self._goal.aim != "time" or self._left_s() <= 0:
             return
-        assert self._context is not None  # the search begins with it
+        assert self._context is not None  # the search sets the context at its start
         self._report("measuring the gradient noise and the speed of larger batches")
         self._batch = study_batch_sizes(self._runner, self._context, self.best, self._left_s)
         candidate = fastest_candidate(self._batch) if self._batch is not None else None
@@ -281,7 +285,7 @@ class Search:
             yield candidate
 
     def _try(self, candidate: Candidate) -> Trial:
-        """Compare a candidate with the kept recipe, and check equivalence if it wins."""
+        """Compare a candidate with the best recipe, and check its equivalence if it wins."""
         begun = time.monotonic()
         self._report(start_message(candidate, earlier_comparison(self._undecided, self.best, candidate.recipe)))
         try:
@@ -310,7 +314,7 @@ class Search:
         return self._checked_trial(candidate, replace(measured, reason=kept_for), begun)
 
     def _earlier_rounds(self, candidate: Candidate) -> Sequence[ComparisonRound]:
-        """Return the earlier rounds of an undecided change and drop it from the list; none for a new change."""
+        """Return the earlier rounds of an undecided change and drop it from the list. A new change has no rounds."""
         found = earlier_comparison(self._undecided, self.best, candidate.recipe)
         self._undecided = [u for u in self._undecided if u is not found]
         return found.rounds if found is not None else ()
@@ -340,7 +344,7 @@ class Search:
         )
 
     def _left_s(self) -> float:
-        """Return the seconds left for trials; the confirmation at the end has its own part."""
+        """Return the seconds left for trials. The final comparison has its own part of the budget."""
         return self._limits.budget_s - self._budget.confirmation_s - (time.monotonic() - self._begun)
 
     def _is_over(self) -> bool:
@@ -348,7 +352,7 @@ class Search:
         return self._left_s() < -self._budget.confirmation_s / 4
 
     def _result(self, before: DiagnosisContext, stopped: str, comparison: ComparisonResult | None) -> TuneResult:
-        """Return what came of it; what was not measured in all is what the changes gained one after the other."""
+        """Return the result of the search. Without a final comparison, its gain is the product of the kept gains."""
         in_turn = (
             multiply_intervals([t.speedup for t in self._kept]),
             multiply_intervals([t.saving for t in self._kept]),
@@ -388,25 +392,25 @@ def _is_worthwhile(candidate: Candidate, goal: Goal) -> bool:
 
 
 def _with_start_time(candidate: Candidate, start_s: float) -> Candidate:
-    """Return a candidate with the time that it takes to begin where the program starts in so many seconds."""
+    """Return the candidate with its start-up time, limited by a multiple of the program's start time in seconds."""
     return replace(candidate, startup_s=min(candidate.startup_s, _STARTS * start_s))
 
 
 def _remedy_named_by_run(now: DiagnosisContext, tried: Sequence[Trial]) -> str | None:
-    """Return the remedy that `paceline run` proposes in a situation; None if it was tried already."""
+    """Return the remedy that `paceline run` names for a diagnosis, or None if it was already tried."""
     remedy = named_remedy(now.diagnosis)
     return None if any(trial.remedy == remedy and trial.status != "skipped" for trial in tried) else remedy
 
 
 def _spec_of(candidate: Candidate, best: Recipe) -> ComparisonSpec:
-    """Return the comparison of the kept recipe with the same recipe and a candidate's changes."""
+    """Return the comparison of the best recipe with the same recipe plus a candidate's changes."""
     after = merge_recipes(best, candidate.recipe)
     warmup_steps = candidate.warmup_steps or 0
     return ComparisonSpec(before=best, after=after, warmup_steps=warmup_steps, progress=candidate.progress)
 
 
 def _with_result(measured: Trial, checks: Sequence[Check], seconds: float) -> Trial:
-    """Return a trial with its checks: kept, or unsafe. A semantic change fails only by a check that vetoes."""
+    """Return a trial with its checks, as kept or unsafe. A semantic change is unsafe only if a veto check failed."""
     failed = [check for check in checks if not check.passed]
     against = failed if measured.safety != "semantic" else [check for check in failed if check.vetoes]
     if against:

@@ -1,4 +1,4 @@
-"""Which settings of a recipe were applied in a run, by what its processes recorded."""
+"""The settings of a recipe that were applied in a run, as recorded by the processes of the run."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from paceline.core.recipe import Recipe, recipe_content, setting_keys
 from paceline.inprocess.settings.confirmation import FOLDER
 from paceline.tune.trials.blocks import TrialFailed
 
-_WITH_WORKERS = ("loader.persistent_workers", "loader.prefetch_factor")  # nothing to hold without workers
+# without workers, these settings have no effect
+_WITH_WORKERS = ("loader.persistent_workers", "loader.prefetch_factor")
 NOTHING = "nothing in the program uses this setting"
 
 
 def unapplied_settings(recipe: Recipe, folder: Path) -> Mapping[str, str]:
-    """Return the settings of a recipe that were not applied in a run, each with the reason."""
+    """Return the settings of a recipe that were not applied in a run, with the reasons."""
     held, reasons = _confirmations(folder)
     wanted = [key for key in setting_keys(recipe) if key not in held and key not in _WITH_WORKERS]
     return {key: reasons.get(key, NOTHING) for key in wanted}
 
 
 def is_in_force(recipe_file: Path, folder: Path) -> bool:
-    """Return whether a recipe had an effect in a run. True also if the recipe is empty or no longer readable.
+    """Return whether a recipe had an effect in a run. Also True if the recipe is empty or cannot be read any more.
 
     Args:
         recipe_file: The file of the recipe.
@@ -44,20 +45,20 @@ def refused_settings(recipe: Recipe, folder: Path) -> Mapping[str, str]:
 
 
 def require_applied(lost: Mapping[str, str]) -> None:
-    """Make sure that the settings of a recipe are in force.
+    """Raise an error if a setting of a recipe was not applied.
 
     Args:
-        lost: Those that are not, each with the reason.
+        lost: The settings that were not applied, with the reasons.
 
     Raises:
-        TrialFailed: A setting is not in force.
+        TrialFailed: A setting was not applied.
     """
     for key, why in lost.items():
         raise TrialFailed(f"{key} had no effect: {why}")
 
 
 def revoked_settings(recipe: Recipe, folder: Path) -> Mapping[str, str]:
-    """Return the settings of a recipe that were in force in a run and no longer are, each with the reason."""
+    """Return the settings of a recipe that were applied in a run and later switched off, with the reasons."""
     lost = {entry["key"]: str(entry["what"]) for entry in _entries(folder) if entry.get("given_up")}
     return {key: why for key, why in lost.items() if key in setting_keys(recipe)}
 
@@ -67,7 +68,7 @@ def _entries(folder: Path) -> list[dict[str, Any]]:
 
 
 def _confirmations(folder: Path) -> tuple[set[str], Mapping[str, str]]:
-    """Return the settings that are in force, and why others are not."""
+    """Return the settings that are applied, and the reasons why other settings are not."""
     entries = _entries(folder)
     lost = {entry["key"]: str(entry["what"]) for entry in entries if entry.get("given_up")}
     held = {entry["key"] for entry in entries if entry["held"]} - lost.keys()

@@ -1,4 +1,4 @@
-"""What a block of optimizer steps of a trial measured, and the errors of a trial."""
+"""The measurements of a block of optimizer steps, and the errors of a trial."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ NO_TIME = "no time was left"
 
 
 class TrialFailed(PacelineError):
-    """A trial that cannot continue; the message has the reason."""
+    """A trial cannot continue. The message gives the reason."""
 
 
 class NotMeasured(TrialFailed):
-    """The time was too short to measure anything."""
+    """There was not enough time to measure anything."""
 
 
 class ProgramOver(TrialFailed):
-    """The program came to its own end."""
+    """The program ended normally."""
 
 
 class ProgramFailed(TrialFailed):
@@ -30,36 +30,38 @@ class ProgramFailed(TrialFailed):
 
 
 class BaselineFailed(ProgramFailed, NotMeasured):
-    """The unchanged program failed, so nothing is known of the change."""
+    """The unchanged program failed, so the change could not be judged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepBlock:
     """The measurements of a block of consecutive optimizer steps."""
 
-    steps: int  # of the slowest rank
+    steps: int  # steps of the slowest rank
     seconds: float
-    cpu_s: float  # of all processes of the program
-    other_cores: float  # cores that others took meanwhile
-    peak_bytes: float | None = None  # of the ranks together: on GPUs allocated there, else resident; None: not told
-    from_queue: float | None = None  # batches by which the loaders' queues became shorter, a rank; None: not known
-    queued: float | None = None  # batches that lie ready at its end, a rank
-    gpu: GpuState | None = None  # None: the program uses no GPU
+    cpu_s: float  # CPU time of all processes of the program
+    other_cores: float  # mean cores that other programs used
+    # sum over ranks of the peak memory, allocated on GPUs or else resident; None if unknown
+    peak_bytes: float | None = None
+    # per rank, batches by which the queues of the loaders became shorter; None if unknown
+    from_queue: float | None = None
+    queued: float | None = None  # per rank, batches that are ready at the end of the block
+    gpu: GpuState | None = None  # None if the program uses no GPU
 
     @property
     def step_s(self) -> float:
-        """Seconds of one of the steps, on average."""
+        """Mean seconds of one step."""
         return self.seconds / self.steps
 
 
 def sum_of_known(values: Sequence[float | None]) -> float | None:
-    """Return the sum; None when one of the values is not known."""
+    """Return the sum, or None if one of the values is None."""
     known = [value for value in values if value is not None]
     return sum(known) if len(known) == len(values) else None
 
 
 def retry_once(attempt: Callable[[], T]) -> T:
-    """Call a function once more if the program failed; some programs fail now and then."""
+    """Call the function, and call it again if the program failed. Some programs fail from time to time."""
     try:
         return attempt()
     except ProgramFailed:
