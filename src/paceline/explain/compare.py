@@ -1,8 +1,8 @@
-"""Compare the times of two runs, and find what else differs: phases, findings, losses and settings.
+"""Compare the step times of two runs, and list other differences: phases, findings, losses and settings.
 
-Time for a step is the mean over the steady steps that both runs have: the means of the phases add up to it, and it is
-what is paid for (a median would miss a stall in every tenth step). Its intervals are those of batch means. Where
-other programs took cores, the interval also holds what the runs may have taken without waiting for a core.
+The compared time is the mean over the steady steps that both runs have. It is the sum of the means of the phases, and
+it determines the cost; a median would miss a stall in every tenth step. Its confidence interval is that of batch means.
+If other programs used the CPU, the interval is wider by the time for which steps may have waited for a core.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from paceline.record import layout
 from paceline.record.layout import PHASES
 from paceline.record.run import Rank, Run, column
 
-_ALIKE = 0.01  # numbers of samples in a step that are this near to each other are the same
+_ALIKE = 0.01  # two numbers of samples per step with a smaller relative difference are equal
 _NEGLIGIBLE_S = 1e-9
-_COUNTS = 0.05  # a phase that takes this share of a step counts
-_SAME_FACTOR = 1.25  # factors no further apart than this are the same
-_LOSS_WINDOW = 20  # losses that make up the loss at a step
+_COUNTS = 0.05  # only phases with at least this share of a step are compared for a common factor
+_SAME_FACTOR = 1.25  # factors whose ratio is at most this are equal
+_LOSS_WINDOW = 20  # number of losses whose median is the loss at a step
 _META = {"torch": "torch", "python": "Python", "threads": "compute threads of a rank"}
 _LOADER = (
     "class",
@@ -55,12 +55,12 @@ _LOADER = (
 )
 _CONTENTION = "HOST003"
 _LATE_AND_HARMLESS = frozenset({"CONV003"})
-_LATE = _LATE_AND_HARMLESS | {"CONV001", "CONV002", "MEM002", "RUN005"}  # findings that show only after many steps
+_LATE = _LATE_AND_HARMLESS | {"CONV001", "CONV002", "MEM002", "RUN005"}  # findings that appear only after many steps
 
 WALL = "wall"
 
 Series = Mapping[str, Floats]
-"""Seconds of steps in order: ``wall``, and the nine phases, which add up to it."""
+"""Seconds of the steps in order: ``wall``, and the nine phases, whose sum is ``wall``."""
 
 Both = tuple[RunAnalysis, RunAnalysis]
 
@@ -69,9 +69,9 @@ def compare(before: Run, after: Run, tolerance: float) -> Comparison:
     """Compare two runs.
 
     Args:
-        before: The run that shows how it was.
-        after: The run that is judged.
-        tolerance: Slow-down of a step to accept, as a fraction of its time before.
+        before: The reference run.
+        after: The run to judge.
+        tolerance: Accepted slow-down of a step, as a fraction of the step time of the reference run.
 
     Raises:
         UsageError: A run has no training step.
@@ -91,7 +91,7 @@ def compare(before: Run, after: Run, tolerance: float) -> Comparison:
 
 
 def _shared(analysis: Both, told: tuple[Diagnosis, Diagnosis], tolerance: float) -> dict[str, Any]:
-    """Return the parts of a comparison that need no statistics of time."""
+    """Return the fields of a comparison that need no statistics of step times."""
     return {
         "before": told[0],
         "after": told[1],
@@ -145,18 +145,18 @@ def _judged(series: tuple[Series, Series], analysis: Both, shared: dict[str, Any
 
 
 def _without_others(ratio: Interval, before: float, after: float) -> Interval:
-    """Widen a ratio of times, after / before, by what other programs may have cost either run.
+    """Widen the interval of a ratio of times (after / before) by the time that other programs may have cost either run.
 
     Args:
-        ratio: As it was measured.
-        before: Share of the step time before in which other programs may have kept the run from a core.
-        after: The same of the run after.
+        ratio: The measured ratio.
+        before: Share of the step time of the first run in which other programs may have kept it from a core.
+        after: The same share for the second run.
     """
     return replace(ratio, low=ratio.low * (1 - after), high=ratio.high / (1 - before))
 
 
 def outcome_of(time: Interval, tolerance: float) -> Outcome:
-    """Judge a ratio of times, after / before, by its interval."""
+    """Return the outcome of a comparison, from the interval of the ratio of times (after / before)."""
     if time.low > 1 + tolerance:
         return "regression"
     if time.high > 1 + tolerance:
@@ -171,14 +171,14 @@ def _samples(one: Diagnosis) -> float:
 
 
 def _basis(before: Diagnosis, after: Diagnosis) -> Basis:
-    """Compare steps where they train on equally many samples, or where that is not known; else samples."""
+    """Return "step" if both runs have equally many samples per step or the number is unknown, else "sample"."""
     if before.batch_size is None or after.batch_size is None:
         return "step"
     return "step" if abs(_samples(after) / _samples(before) - 1) <= _ALIKE else "sample"
 
 
 def _phase_changes(before: Series, after: Series, changed: bool) -> list[PhaseChange]:
-    """Return the phases that there are in either run, the largest change first."""
+    """Return the changes of the phases that occur in either run, the largest change first."""
     whole = float(after[WALL].mean() - before[WALL].mean())
     found = [_phase_change(name, before[name], after[name], whole if changed else None) for name in PHASES]
     there = [change for change in found if max(change.before_s, change.after_s) > _NEGLIGIBLE_S]
@@ -197,7 +197,7 @@ def _phase_change(name: str, before: Floats, after: Floats, whole: float | None)
 
 
 def alike_everywhere(changes: Sequence[PhaseChange], time: Interval) -> list[str]:
-    """Note when every phase that counts changed by the same factor: a slower machine does that, a program hardly."""
+    """Return a note if all large phases changed by the same factor: the cause is then probably the machine."""
     whole = sum(change.before_s for change in changes)
     factors = [c.after_s / c.before_s for c in changes if c.before_s >= _COUNTS * whole]
     apart = abs(time.value - 1) > 0.05 and not time.low <= 1 <= time.high
@@ -208,11 +208,11 @@ def alike_everywhere(changes: Sequence[PhaseChange], time: Interval) -> list[str
     ]
 
 
-# ----------------------------------------------------------------------------------------------------- words
+# text
 
 
 def _sentence(outcome: Outcome, time: Interval, tolerance: float, basis: Basis, *, is_disturbed: bool) -> str:
-    """Return the result in a sentence. If other programs disturbed a run, it states only what is certain."""
+    """Return the result as a sentence. If other programs disturbed a run, state only the certain bound."""
     what = "a step takes" if basis == "step" else "a sample takes"
     allowed = f"the tolerance of {units.percent(tolerance)}"
     span = f"{_signed(time.low)} to {_signed(time.high)}"
@@ -242,7 +242,7 @@ def _signed(factor: float) -> str:
 
 
 def paired_series(before: RunAnalysis, after: RunAnalysis) -> tuple[Series, Series]:
-    """Return the series of two runs over the steady steps that both have, so that the n-th of each belong together."""
+    """Return the series of two runs over the steady steps that both have. Equal positions belong to the same step."""
     ranks = _together(before.ranks), _together(after.ranks)
     common = _shared_steps([*ranks[0], *ranks[1]])
     return _series(ranks[0], common), _series(ranks[1], common)
@@ -260,13 +260,13 @@ def _series(ranks: Sequence[RankAnalysis], common: Floats) -> Series:
 
 
 def _shared_steps(ranks: Sequence[RankAnalysis]) -> Floats:
-    """Return the numbers of the steps that all ranks have."""
+    """Return the indices of the steps that all ranks have."""
     numbers = [rank.rows["index"] for rank in ranks]
     return reduce(lambda one, other: np.intersect1d(one, other, assume_unique=True), numbers)
 
 
 def _together(ranks: Sequence[RankAnalysis]) -> Sequence[RankAnalysis]:
-    """Return the ranks to average over: all, or the slowest where they share too few steps to be training together."""
+    """Return the ranks to average over: all ranks, or only the slowest if the ranks share too few steps."""
     least = min(len(rank.rows) for rank in ranks)
     if len(_shared_steps(ranks)) >= max(MIN_STEPS, least / 2):
         return ranks
@@ -277,21 +277,21 @@ def _together(ranks: Sequence[RankAnalysis]) -> Sequence[RankAnalysis]:
 
 
 def new_findings(before: Diagnosis, after: Diagnosis) -> list[Finding]:
-    """Return the findings that only the run after has, unless the run before was too short to have them."""
+    """Return the findings that only the second run has, unless the first run was too short to show them."""
     shorter = _steps_of(before) < _steps_of(after)
     return [f for f in _unshared(after, before) if not (shorter and f.code in _LATE_AND_HARMLESS)]
 
 
 def gone_findings(before: Diagnosis, after: Diagnosis) -> list[Finding]:
-    """Return the findings that only the run before has, unless the run after was too short to have them."""
+    """Return the findings that only the first run has, unless the second run was too short to show them."""
     shorter = _steps_of(after) < _steps_of(before)
     return [f for f in _unshared(before, after) if not (shorter and f.code in _LATE)]
 
 
 def _unshared(first: Diagnosis, second: Diagnosis) -> list[Finding]:
-    """Return the findings of the first that the second does not have, without those that ask for nothing.
+    """Return the findings of the first diagnosis that the second does not have, except those of severity `info`.
 
-    A run that is too short for a diagnosis has no findings about speed, so nothing is concluded from their absence.
+    A run that is too short for a diagnosis has no findings about speed. Then only findings that need many steps count.
     """
     known = {finding.code for finding in second.findings}
     found = [f for f in first.findings if f.code not in known and f.severity != "info"]
@@ -306,7 +306,7 @@ def _steps_of(told: Diagnosis) -> int:
 
 
 def loss_change(before: Rank, after: Rank) -> LossChange | None:
-    """Compare the losses up to the last step that both ranks have taken; None where one has none."""
+    """Compare the losses up to the last step that both ranks have made. Return None if a rank has no losses."""
     curves = _losses(before), _losses(after)
     if not all(len(steps) for steps, _ in curves):
         return None
@@ -325,7 +325,7 @@ def _losses(rank: Rank) -> tuple[Floats, Floats]:
 
 
 def _alike(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> tuple[int, int]:
-    """Count the steps from the first on whose losses are the same to the last bit, and the steps in common."""
+    """Return the number of leading steps with bitwise identical losses, and the number of steps in common."""
     _, first, second = np.intersect1d(before[0], after[0], assume_unique=True, return_indices=True)
     same = (before[1][first] == after[1][second]) | (np.isnan(before[1][first]) & np.isnan(after[1][second]))
     return (int(np.argmin(same)) if not same.all() else len(same)), len(same)
@@ -337,7 +337,7 @@ def _alike(before: tuple[Floats, Floats], after: tuple[Floats, Floats]) -> tuple
 def differences(
     analysis: tuple[RunAnalysis, RunAnalysis], told: tuple[Diagnosis, Diagnosis]
 ) -> list[SettingDifference]:
-    """Return what the two runs do not share: command, device, ranks, batch, versions, settings of the loader."""
+    """Return the differences between the runs: command, device, ranks, batch, versions and loader settings."""
     before, after = (dict(_settings(*side)) for side in zip(analysis, told, strict=True))
     names = [*before, *(name for name in after if name not in before)]
     pairs = ((name, before.get(name, "none"), after.get(name, "none")) for name in names)
@@ -370,7 +370,7 @@ def _loader_settings(settings: Mapping[str, object]) -> Iterator[tuple[str, str]
 
 
 def notes(told: tuple[Diagnosis, Diagnosis]) -> list[str]:
-    """Return what should be known before the comparison is believed."""
+    """Return notes on facts that make the comparison less reliable."""
     same = told[0].run_id == told[1].run_id
     found = ["BEFORE and AFTER name the same run; `paceline report` lists all runs"] if same else []
     contended = [any(finding.code == _CONTENTION for finding in one.findings) for one in told]

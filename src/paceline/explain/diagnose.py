@@ -1,4 +1,4 @@
-"""From the record of a run, or from profiler captures, to findings and a verdict."""
+"""The diagnosis of a recorded run or of profiler captures: findings and a verdict."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from paceline.record.layout import PHASES
 from paceline.record.run import Rank, Run
 from paceline.traces.analyze.ranks import Traces
 
-# Findings that need no steady steps.
+# Findings that do not need steady steps.
 _ANYTIME = ("CONV001", "GPU004", "RUN003")
-_LEAST_ALIKE = 8  # steps whose losses identify the samples of a rank
+_LEAST_ALIKE = 8  # least number of losses that identify the samples of a rank
 
 
 def diagnose(run: Run) -> Diagnosis:
-    """Explain a run as it stands on disk now."""
+    """Return the diagnosis of a run, from the records on disk. The run may still be running."""
     return _with_steps(run, analyze_run(run)) if run.ranks else _without_steps(run)
 
 
@@ -79,7 +79,8 @@ def _why_no_steps(exit_code: int | None) -> str:
 def _with_steps(run: Run, analysis: RunAnalysis) -> Diagnosis:
     found = _findings(analysis)
     findings = ordered(found, analysis.shares)
-    verdict, text = _verdict(analysis, ordered(found))  # by what each could gain alone
+    # the verdict uses gains that are not bounded by the other findings
+    verdict, text = _verdict(analysis, ordered(found))
     ranks = [r.breakdown for r in analysis.ranks]
     slowest = max(ranks, key=lambda r: r.step_s.value)
     first = analysis.first
@@ -120,13 +121,13 @@ def _with_steps(run: Run, analysis: RunAnalysis) -> Diagnosis:
 
 
 def _listed(analysis: RunAnalysis) -> list[str]:
-    """Return the functions that the report lists."""
+    """Return the functions that the report lists: those of the loader, then those of the training process."""
     loader = analysis.first.loader
     return [one.function for one in (*(loader.hot if loader else ()), *analysis.first.breakdown.host_functions)]
 
 
 def _findings(analysis: RunAnalysis) -> list[Finding]:
-    """Return what the rules find, in their order."""
+    """Return the findings of all rules, in the order of the rules."""
     rules = [rule for rule in all_rules() if analysis.enough or rule.code in _ANYTIME]
     found = [f for rule in rules if rule.check is not None and (f := rule.check(analysis)) is not None]
     return with_confidence(found, analysis)
@@ -144,7 +145,7 @@ def _verdict(analysis: RunAnalysis, findings: Sequence[Finding]) -> tuple[str, s
 
 
 def _command(run: Run) -> str:
-    """Return the first command as it would be typed: of an interpreter, without where it lies."""
+    """Return the first command as a user would type it; an interpreter is named without its folder."""
     import shlex
 
     if not run.launches:
@@ -232,7 +233,7 @@ def _why_no_window(rank: Rank) -> str:
 
 
 def _of_gpu(run: Run, rank: Rank) -> dict[str, str]:
-    """Return what is not known of a run on a GPU, with the reasons."""
+    """Return the unavailable measurements of a run on a GPU, with the reasons."""
     found = {} if (why := why_host_times(rank)) is None else {"device_times": why}
     if (why := why_no_gpu(run, rank)) is not None:
         found["gpu"] = why
@@ -260,14 +261,14 @@ def _operators(analysis: RunAnalysis) -> list[HotFunction]:
     ]
 
 
-# ----------------------------------------------------------------------------------------------------- samples a second
+# samples per second
 
 
 def samples_per_s(ranks: Sequence[tuple[Rank, RankBreakdown]]) -> float | None:
-    """Return the samples a second over all ranks, each sample counted once; None if no rank's samples are known.
+    """Return the samples per second over all ranks, each sample counted once, or None if unknown.
 
-    Tensor-parallel ranks compute the same loss from the same samples, and of pipeline stages only the last has a loss.
-    Ranks whose losses are the same to the last bit in every step see the same samples.
+    Tensor-parallel ranks compute the same loss from the same samples. Of pipeline stages, only the last one has a loss.
+    Ranks with bitwise identical losses in every step are assumed to train on the same samples.
     """
     known = [(rank, own.samples_per_s) for rank, own in ranks if own.samples_per_s is not None]
     with_loss = [(rank, rate) for rank, rate in known if _first_losses(rank)]
@@ -279,7 +280,7 @@ def samples_per_s(ranks: Sequence[tuple[Rank, RankBreakdown]]) -> float | None:
 
 
 def _first_losses(rank: Rank) -> bytes:
-    """Return the losses of the first steps as bytes; empty if there are too few, or if they are all the same."""
+    """Return the losses of the first steps as bytes, or empty bytes if there are too few or all are equal."""
     seen = rank.steps[(rank.steps["flags"] & layout.FLAG_LOSS) != 0][: 4 * _LEAST_ALIKE]["loss"]
     finite = seen[np.isfinite(seen)]
     return finite.tobytes() if len(finite) >= _LEAST_ALIKE and np.ptp(finite) > 0 else b""
@@ -289,13 +290,13 @@ def _first_losses(rank: Rank) -> bytes:
 
 
 def capture_verdict(traces: Traces, findings: Sequence[Finding]) -> str | None:
-    """Return the name of what holds the run back most, ``balanced`` where nothing does; None without GPU events."""
+    """Return the verdict on captures: the name of the first finding, or ``balanced``. None without GPU events."""
     if not timed(traces) and not findings:
         return None
     return findings[0].name if findings else "balanced"
 
 
 def findings_in(traces: Traces) -> list[Finding]:
-    """Decide every finding that captures can show."""
+    """Return the findings that profiler captures show, the most important first."""
     checks = [rule.check_traces for rule in all_rules() if rule.check_traces is not None]
     return ordered([found for check in checks if (found := check(traces)) is not None])

@@ -1,4 +1,4 @@
-"""The nouns of an explanation: breakdown, evidence, remedy, finding, diagnosis. Frozen, in SI units."""
+"""The data types of an explanation: breakdown, evidence, remedy, finding, diagnosis. Frozen, in SI units."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _SURE: Mapping[Basis, Confidence] = {"measured": "high", "model": "medium", "ass
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """Speed-up of the whole step to expect, as a factor: 1.5 means steps take two thirds of the time.
+    """Expected speed-up of the whole step, as a factor: with 1.5, steps take two thirds of the time.
 
     Attributes:
-        low: The least to expect.
-        high: The most to expect.
-        basis: Where the interval comes from: a measurement, a model of measured times, or a bound that is assumed.
+        low: Lower end of the expected interval.
+        high: Upper end of the expected interval.
+        basis: Source of the interval: a measurement, a model of measured times, or an assumed bound.
     """
 
     low: float
@@ -33,13 +33,13 @@ class Gain:
 
     @property
     def confidence(self) -> Confidence:
-        """How sure the interval is: an assumed one has low confidence."""
+        """How reliable the interval is: measured is high, modelled is medium, assumed is low."""
         return _SURE[self.basis]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """One number that speaks for a finding, and the sentence that carries it."""
+    """One number that supports a finding, and a sentence with this number."""
 
     text: str
     value: float | None
@@ -48,13 +48,13 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True)
 class Remedy:
-    """A remedy that a finding proposes, with the value to set and the gain to expect.
+    """A remedy that a finding proposes, with the value to set and the expected gain.
 
     Attributes:
-        id: An id from the table of remedies, such as ``loader.workers``.
-        safety: Its safety class in this run.
-        change: The change in words, with the value to set.
-        gain: The expected speed-up of a step; None if it is not estimated.
+        id: Id from the table of remedies, such as ``loader.workers``.
+        safety: Safety class of the remedy in this run.
+        change: The change as text, with the value to set.
+        gain: Expected speed-up of a step, or None without an estimate.
 
     Raises:
         ValueError: The table of remedies has no such id.
@@ -66,12 +66,12 @@ class Remedy:
     gain: Gain | None = None
 
     def __post_init__(self) -> None:
-        """Check the id."""
+        """Check that the table of remedies contains the id."""
         remedy_info(self.id)
 
     @property
     def info(self) -> RemedyInfo:
-        """The row of the table: title, safety classes, settings."""
+        """The row of the remedy in the table: title, safety classes, settings."""
         return remedy_info(self.id)
 
 
@@ -83,7 +83,7 @@ class Finding:
     name: str
     severity: Severity
     confidence: Confidence
-    time_share: float | None  # of step wall time; None where time is not what it costs
+    time_share: float | None  # share of step wall time; None if the finding does not cost time
     gain: Gain | None
     ranks: Sequence[int]
     evidence: Sequence[Evidence]
@@ -93,27 +93,27 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class HotFunction:
-    """A function of the user's in which samples of the stack were taken."""
+    """A function of the user's program in which stack samples were taken."""
 
     function: str  # "augment (train.py:31)"
-    share: float  # of the samples of its kind
+    share: float  # share of the stack samples of the same kind
     count: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceLines:
-    """The lines of source around one line that a report names."""
+    """The source lines around a line that a report names."""
 
-    file: str  # its path when the program ran
-    marked: int  # the number of the named line
-    first: int  # the number of the first of `lines`
-    lines: Sequence[str]  # without common indentation; empty where the file changed after the run started
+    file: str  # path of the file when the program ran
+    marked: int  # number of the named line
+    first: int  # number of the first line in `lines`
+    lines: Sequence[str]  # without common indentation; empty if the file changed after the run started
     changed: bool = False  # whether the file changed after the run started
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderBreakdown:
-    """Where the time of the workers of one rank's training loader goes (of the training process, with no workers).
+    """How the workers of one rank's training loader spend their time. Without workers, this is the training process.
 
     on_cpu, blocked and runnable are shares of the time spent producing batches and sum to 1.
     """
@@ -122,34 +122,34 @@ class LoaderBreakdown:
     loader: str  # "DataLoader over Photos (batch_size 64, 2 workers)"
     batches: int
     samples: int
-    produce_s: float  # worker time spent producing, over all workers
-    idle_s: float  # worker time spent waiting for orders
+    produce_s: float  # seconds spent producing batches, summed over all workers
+    idle_s: float  # seconds spent waiting for requests, summed over all workers
     on_cpu: float
     blocked: float
     runnable: float
-    collate: float  # share of produce_s
-    hand_over: float  # CPU time of handing batches over, as a share of produce_s
-    batch_s: Interval  # time a worker takes for one batch
+    collate: float  # share of produce_s spent in the collate function
+    hand_over: float  # CPU time of sending batches to the training process, as a share of produce_s
+    batch_s: Interval  # seconds that a worker takes for one batch
     cpu_per_batch_s: float
-    slow_share: float  # share of the time of making batches that fell on batches at least four times the median
+    slow_share: float  # share of produce_s in batches that took at least four times the median
     read_bytes_per_s: float | None
     hot: Sequence[HotFunction]
-    draws_random: bool | None = None  # whether making samples drew from a random generator; None: not looked at
-    own_generator: bool | None = None  # whether the dataset keeps a random generator of its own, which workers copy
+    draws_random: bool | None = None  # whether loading samples drew random numbers; None if not observed
+    own_generator: bool | None = None  # whether the dataset has its own random generator, which workers copy
     settings: Mapping[str, object] = field(default_factory=dict)  # batch_size, pin_memory, prefetch_factor …
     per_worker: Sequence[WorkerRow] = ()
-    threads: int = 0  # of the training process, that make batches behind the training thread in place of workers
-    batch_times: Sequence[tuple[int, float]] = ()  # how many batches took about so many seconds
+    threads: int = 0  # threads of the training process that load batches in the background, instead of workers
+    batch_times: Sequence[tuple[int, float]] = ()  # histogram of batch times: (number of batches, seconds)
 
     @property
     def makers(self) -> int:
-        """How many workers or threads make batches behind the training thread; 0: it makes them itself."""
+        """Number of workers or threads that load batches in the background; 0 if the training thread loads them."""
         return self.workers or self.threads
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerRow:
-    """One worker in the report's table; seconds over its life."""
+    """One worker in the report's table. The times are sums over the life of the worker."""
 
     worker_id: int
     pid: int
@@ -165,111 +165,111 @@ class WorkerRow:
 
 @dataclass(frozen=True, kw_only=True)
 class RankBreakdown:
-    """One rank's steady steps: how long, and on what."""
+    """The steady steps of one rank: their duration, and the time in each phase."""
 
     rank: int
     host: str
     pid: int
     device: str
-    steps: int  # all applied updates
+    steps: int  # number of applied updates, warm-up included
     micro_steps: int
     warmup: int  # steps at the start that are left out of every statistic
-    step_s: Interval  # median of steady steps
+    step_s: Interval  # median over steady steps
     p95_s: float
-    seconds: Mapping[str, float]  # of the nine phases, over the steady steps
-    shares: Mapping[str, float]  # of the nine phases; sum to 1
+    seconds: Mapping[str, float]  # seconds in each of the nine phases, over the steady steps
+    shares: Mapping[str, float]  # share of each of the nine phases; the shares sum to 1
     samples_per_s: float | None
     batch_size: float | None
     peak_rss_bytes: float | None
     peak_device_bytes: float | None
     startup_s: float | None
-    host_functions: Sequence[HotFunction]  # in phase `other`
+    host_functions: Sequence[HotFunction]  # functions in phase `other`
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossCurve:
-    """The loss over a rank's steps, thinned to at most some thousand points."""
+    """The loss over a rank's steps, thinned to a few thousand points."""
 
     steps: Sequence[int]
     values: Sequence[float]
-    seconds: Sequence[float]  # since the first step began
+    seconds: Sequence[float]  # seconds since the start of the first step
     samples: Sequence[float]
     first: float | None  # median of the first steps
     last: float | None  # median of the last steps
     finite: bool
     first_bad_step: int | None
-    averaged: int = 1  # how many steps at each end `first` and `last` are the medians of
+    averaged: int = 1  # number of steps at each end over which `first` and `last` are medians
     target: float | None = None
-    target_reached: Mapping[str, float] | None = None  # {"step", "seconds", "samples"} of reaching the target
+    target_reached: Mapping[str, float] | None = None  # "step", "seconds" and "samples" at which the target was reached
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """Money, where a price is known."""
+    """The cost of a run, if the price of the machine is known."""
 
     price_per_hour: float
     price_source: str
     run: float
-    idle: float  # part of it spent while the device waited
+    idle: float  # part of `run` for the time in which the device waited
     idle_share: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimelinePoint:
-    """A bucket of consecutive steps of one rank, for drawing."""
+    """A group of consecutive steps of one rank, as one point of a chart."""
 
-    step: int  # first step of the bucket
-    seconds: float  # since the first step of the run began
-    steps: int  # how many steps are in the bucket
-    step_s: float  # mean wall time of a step in it
-    slowest_s: float  # the slowest step in it
-    shares: Sequence[float]  # of the nine phases, in the order of layout.PHASES
+    step: int  # first step of the group
+    seconds: float  # seconds since the start of the run's first step
+    steps: int  # number of steps in the group
+    step_s: float  # mean wall time of the steps
+    slowest_s: float  # longest wall time of the steps
+    shares: Sequence[float]  # share of each of the nine phases, in the order of layout.PHASES
 
 
 @dataclass(frozen=True, kw_only=True)
 class GaugeSeries:
-    """One reading over time on one host, thinned for drawing."""
+    """One gauge over time on one host, thinned for a chart."""
 
     host: str
     name: str  # "cpu_own", "gpu0 utilization"
     unit: str  # "%", "bytes", "W", "°C", "MHz", "bytes/s"
-    seconds: Sequence[float]  # since the command started
+    seconds: Sequence[float]  # seconds since the start of the command
     values: Sequence[float | None]
-    limit: float | None = None  # the physical limit, where there is one
+    limit: float | None = None  # physical limit, if there is one
 
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """Everything that a report shows of a run. Reports format this; they compute nothing."""
+    """All data that a report shows of a run. Reports only format these data."""
 
     run_id: str
     command: str
     exit_code: int | None
-    ended: str  # in words: "finished", "killed by SIGKILL (out of memory)", "still running", …
+    ended: str  # how the run ended: "finished", "killed by SIGKILL (out of memory)", "still running", …
     device: str
     device_name: str
     world: int
     wall_s: float | None
     ranks: Sequence[RankBreakdown]
-    shares: Mapping[str, float]  # the ranks' median, normalised to sum to 1
-    seconds: Mapping[str, float]  # the ranks' median
+    shares: Mapping[str, float]  # median over ranks, normalised to sum to 1
+    seconds: Mapping[str, float]  # median over ranks
     step_s: Interval | None
     p95_s: float | None
-    samples_per_s: float | None  # over all ranks
-    batch_size: float | None  # of one rank
+    samples_per_s: float | None  # sum over all ranks
+    batch_size: float | None  # batch size of one rank
     mfu: float | None
     loader: LoaderBreakdown | None
     loss: LossCurve | None
     cost: Cost | None
-    verdict: str  # a finding's name; "too-short", "no-steps"
+    verdict: str  # the name of a finding, or "too-short", "no-steps", "balanced"
     verdict_text: str  # one sentence
-    findings: Sequence[Finding]  # the verdict's first
-    unavailable: Mapping[str, str]  # what could not be measured: why
+    findings: Sequence[Finding]  # the finding of the verdict comes first
+    unavailable: Mapping[str, str]  # reason for each measurement that is missing
     memory: Mapping[str, float | None]
     timelines: Mapping[int, Sequence[TimelinePoint]]  # by rank
     gauges: Sequence[GaugeSeries]
     problems: Sequence[str] = ()
-    patched: Sequence[str] = ()  # names of torch and Python that stood for functions of Paceline, on any rank
+    patched: Sequence[str] = ()  # names of the torch and Python functions that Paceline wrapped, on any rank
     top_operators: Sequence[HotFunction] = ()  # from the profiler window
     startup_s: float | None = None
-    sources: Mapping[str, SourceLines] = field(default_factory=dict)  # by function: "augment (train.py:31)"
+    sources: Mapping[str, SourceLines] = field(default_factory=dict)  # by function, such as "augment (train.py:31)"

@@ -1,4 +1,4 @@
-"""What to type after a run, and why."""
+"""The command to run after a run or a comparison, with the reason."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from paceline.explain.verdict import NO_STEPS, OF_THE_MACHINE, TOO_SHORT, measur
 from paceline.record.run import Launch
 
 COMPUTE_BOUND = "compute-bound"
-_BY_DEFAULT = ("exact", "resampled")  # classes that `paceline tune` tries without being asked
+_BY_DEFAULT = ("exact", "resampled")  # safety classes that `paceline tune` tries by default
 
 
-UNPROVEN = "unproven"  # begins the names of such recipe files
-_WORTH = 1.05  # the least upper end of a gain that a search is proposed for, if it is not the verdict's
+UNPROVEN = "unproven"  # prefix of the names of recipe files without a proven gain
+_WORTH = 1.05  # a search for another finding than the verdict's needs a gain whose upper end is at least this
 
 
 @dataclass(frozen=True, kw_only=True)
 class NextStep:
-    """What to do next in a few words, and the command for it; None if no command does it."""
+    """The next step as text, and its command, or None if no command performs the step."""
 
     text: str
     command: str | None
 
     @property
     def record(self) -> dict[str, str | None]:
-        """What JSON results hold of it."""
+        """The step as a JSON object."""
         return {"command": self.command, "text": self.text}
 
     @property
@@ -47,14 +47,14 @@ def after_run(
     """Return the next step after a run.
 
     A run with a recipe is compared with the run before it. If no setting of the recipe had an effect, the program is
-    tuned. If ``paceline tune`` can try a remedy of the verdict, that is the next step; where computing takes the time,
-    it is a search among changes of the computation. Otherwise it is the page of the verdict. A run without a verdict is
-    repeated, and the text says what has to change before.
+    tuned. If ``paceline tune`` can try a remedy of the verdict, a search for it is the next step. For a compute-bound
+    program, it is a search among changes of the computation. Otherwise it is the page of the verdict. A run without a
+    verdict is repeated, and the text says what has to change first.
 
     Args:
-        diagnosis: The run, explained.
-        launch: How the run was started; None if its record does not say.
-        before: The name of the last run of the same program without a recipe; None if there is none.
+        diagnosis: The diagnosis of the run.
+        launch: How the run was started, or None if its record does not contain it.
+        before: Name of the last run of the same program without a recipe, or None if there is none.
         recipe_in_force: Whether a setting of the recipe had an effect.
     """
     verdict = next((f for f in diagnosis.findings if f.name == diagnosis.verdict), None)
@@ -88,7 +88,7 @@ def _with_recipe(diagnosis: Diagnosis, launch: Launch, before: str | None, in_fo
 
 
 def _search(diagnosis: Diagnosis, verdict: Finding | None, launch: Launch) -> NextStep | None:
-    """Return the command that tries remedies of the verdict, or those of another finding; None if tune can try none."""
+    """Return the command that tries the remedies of the verdict, or of another finding. None if tune can try none."""
     found = _searched(diagnosis, verdict)
     safety = _needed(found) if found is not None else None
     if found is None or safety is None:
@@ -100,7 +100,7 @@ def _search(diagnosis: Diagnosis, verdict: Finding | None, launch: Launch) -> Ne
 
 
 def _faster_computing(verdict: Finding | None, launch: Launch) -> NextStep | None:
-    """Return the command that measures changes of the computation, where computing is what takes the time."""
+    """Return the command that measures changes of the computation if the verdict is compute-bound, or None."""
     if verdict is None or verdict.name != COMPUTE_BOUND:
         return None
     text = "measure whether lower precision or compilation makes the computation faster"
@@ -108,7 +108,7 @@ def _faster_computing(verdict: Finding | None, launch: Launch) -> NextStep | Non
 
 
 def _searched(diagnosis: Diagnosis, verdict: Finding | None) -> Finding | None:
-    """Return the finding whose remedies a search tries first: the verdict, or the first other one that is worth it."""
+    """Return the finding whose remedies a search tries first: the verdict, another finding worth a search, or None."""
     if verdict is not None and _needed(verdict) is not None:
         return verdict
     of_machine = verdict is not None and verdict.code in OF_THE_MACHINE
@@ -117,7 +117,7 @@ def _searched(diagnosis: Diagnosis, verdict: Finding | None) -> Finding | None:
 
 
 def named_remedy(diagnosis: Diagnosis) -> str | None:
-    """Return the id of the remedy that a run proposes first and ``tune`` can try; None if there is none."""
+    """Return the id of the first remedy that a run proposes and ``tune`` can try, or None."""
     verdict = next((f for f in diagnosis.findings if f.name == diagnosis.verdict), None)
     found = _searched(diagnosis, verdict)
     return next((r.id for r in found.remedies if _can_be_tried(r)), None) if found is not None else None
@@ -137,7 +137,7 @@ def _page(verdict: Finding, *, failed: bool) -> NextStep:
 
 
 def _corrected(diagnosis: Diagnosis, launch: Launch) -> NextStep | None:
-    """Return what to do after a run that ended with an error of its own; None if it did not."""
+    """Return the step after a run that ended with an error of the program, or None after other runs."""
     if (diagnosis.exit_code or 0) not in range(1, 128):
         return None
     command = f"paceline run {as_typed(launch.command)}"
@@ -145,7 +145,7 @@ def _corrected(diagnosis: Diagnosis, launch: Launch) -> NextStep | None:
 
 
 def _repeated(diagnosis: Diagnosis, launch: Launch) -> NextStep | None:
-    """Return what to do after a run without a verdict; None if there is nothing to do."""
+    """Return the step after a run without a verdict, or None if there is nothing to do."""
     program = as_typed(launch.command)
     if diagnosis.ended == RUNNING:
         return NextStep(text="look again later", command=f"paceline report {diagnosis.run_id}")
@@ -159,8 +159,9 @@ def _repeated(diagnosis: Diagnosis, launch: Launch) -> NextStep | None:
 def after_comparison(comparison: Comparison) -> NextStep:
     """Return the next step after a comparison.
 
-    If the second run is faster and had a recipe, it is the recipe as a patch. If the difference is unclear and the
-    second run had a recipe, both are run again. Otherwise it is the page of a new finding or of the verdict.
+    If the second run is faster and had a recipe, the next step is to write the recipe as a patch. If the difference is
+    unclear and the second run had a recipe, both runs are repeated. Otherwise the next step is the page of a new
+    finding or of the verdict.
     """
     launch, after = comparison.launch_after, comparison.after
     if comparison.outcome == "cannot-tell" and launch is not None and launch.recipe is not None:
@@ -190,28 +191,29 @@ def _patch(launch: Launch) -> NextStep:
 
 
 def is_unproven(recipe: str) -> bool:
-    """Say whether a file has the name that ``tune`` gives to recipes without a proven gain."""
+    """Return whether a file has the name that ``tune`` gives to recipes without a proven gain."""
     return PurePath(recipe).stem.startswith(UNPROVEN)
 
 
 def as_typed(command: Sequence[str]) -> str:
-    """Return a command as it is typed behind a verb: a script or a module, or ``--`` and any command line."""
+    """Return a command as typed after a Paceline subcommand: a script or a module, or ``--`` and a command line."""
     return shlex.join(command[1:] if command[0] == sys.executable else ["--", *command])
 
 
 def _is_worth_a_search(finding: Finding, *, unsure: bool) -> bool:
-    """Say whether a finding beside the verdict is likely enough, and its gain large enough, to try its remedies.
+    """Return whether a finding other than the verdict is likely enough, and its gain large enough, to try its remedies.
 
     Args:
         finding: The finding.
-        unsure: Whether a finding of low confidence counts: where the machine is the verdict, no other is surer.
+        unsure: Whether a finding with low confidence counts. True if the verdict is about the machine, because then no
+            other finding is more certain.
     """
     likely = (unsure or finding.confidence != "low") and finding.gain is not None and finding.gain.high >= _WORTH
     return likely and _needed(finding) is not None
 
 
 def _needed(finding: Finding) -> Safety | None:
-    """Return the class that has to be allowed to try a remedy of a finding; None if ``tune`` can try none of them."""
+    """Return the least permissive safety class that allows a remedy of a finding, or None if ``tune`` can try none."""
     return min((r.safety for r in finding.remedies if _can_be_tried(r)), key=SAFETY_CLASSES.index, default=None)
 
 

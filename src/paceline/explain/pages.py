@@ -19,7 +19,7 @@ from paceline.explain.rules import all_rules
 
 INDEX = "index.md"
 _NOTE = "<!-- Made from the rule by `python -m paceline.explain.pages docs/findings`; edit the rule. -->"
-_LINK = re.compile(r"\[[^\]]+\]\(\.\./([^)]+)\)")  # to another page of the documentation
+_LINK = re.compile(r"\[[^\]]+\]\(\.\./([^)]+)\)")  # a link to another page of the documentation
 _GROUPS = {
     "DATA": "Data loading",
     "XFER": "Copies to the device",
@@ -32,7 +32,7 @@ _GROUPS = {
     "CONV": "Convergence",
 }
 
-# All findings, with or without a rule in this version: code -> name, and when the finding is reported.
+# All findings, with or without a rule in this version, by code: the name, and when the finding is reported.
 TABLE: Mapping[str, tuple[str, str]] = {
     "DATA001": (
         "loader-serial",
@@ -116,9 +116,9 @@ class Page:
 
     code: str
     name: str
-    when: str  # one line
-    body: str  # Markdown sections; empty if no rule of this version decides it
-    remedies: tuple[str, ...] = ()  # ids
+    when: str  # when the finding is reported, in one line
+    body: str  # Markdown sections; empty if no rule of this version reports the finding
+    remedies: tuple[str, ...] = ()  # ids of remedies
 
     @property
     def decided(self) -> bool:
@@ -127,12 +127,12 @@ class Page:
 
     @property
     def file_name(self) -> str:
-        """Name of its file, such as ``DATA001-loader-serial.md``."""
+        """File name of the page, such as ``DATA001-loader-serial.md``."""
         return f"{self.code}-{self.name}.md"
 
     @property
     def group(self) -> str:
-        """Heading of its group in the index."""
+        """Heading of the finding's group in the index."""
         return _GROUPS.get(self.code.rstrip("0123456789"), "Others")
 
 
@@ -165,7 +165,7 @@ def markdown(page: Page, *, links: bool = False) -> str:
 
     Args:
         page: The page.
-        links: Whether other pages are links to their files, as in ``docs/findings``. Without, they are named.
+        links: Whether names of other pages are links to their files, as in ``docs/findings``, or plain names.
     """
     says = f"Paceline reports the finding {page.name} when" if page.decided else f"The finding {page.name} means that"
     head = f"# {page.code} {page.name}\n\n{says} {page.when}.\n\n"
@@ -174,7 +174,7 @@ def markdown(page: Page, *, links: bool = False) -> str:
 
 
 def without_links(text: str) -> str:
-    """Return Markdown in which links to other pages of the documentation are replaced by the paths of the pages."""
+    """Return Markdown text in which each link to another documentation page is replaced by the path of that page."""
     return _LINK.sub(r"docs/\1", text)
 
 
@@ -223,12 +223,17 @@ def files() -> dict[str, str]:
 
 
 def write_pages(folder: Path) -> None:
-    """Write the pages of all findings into a folder and remove other pages from it."""
+    """Write the pages of all findings into a folder, and remove old pages from the folder."""
     replace_pages(folder, files())
 
 
 def replace_pages(folder: Path, wanted: Mapping[str, str]) -> None:
-    """Write pages into a folder, by file name, and remove its other Markdown files."""
+    """Write pages into a folder, and remove all other Markdown files from the folder.
+
+    Args:
+        folder: The folder; it is created if it does not exist.
+        wanted: Content of each page, by file name.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for stale in {path.name for path in folder.glob("*.md")} - set(wanted):
         (folder / stale).unlink()

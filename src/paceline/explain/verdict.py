@@ -1,11 +1,11 @@
-"""The order of findings: results before risks before speed, then the largest gain that is certain enough.
+"""The order of findings. The first finding is the verdict.
 
-The first finding is the verdict. The findings of one step share one budget: each phase of a step can be saved once.
+1. The result of the run is useless: CONV001, CONV002.
+2. Time is lost: findings with a gain of at least 5%, by the middle of the gain's interval, discounted by confidence.
+3. A problem will come: MEM002, HOST002, CONV003 …, which have no gain in speed.
+4. No problem: compute-bound, or balanced.
 
-1. the result is worthless      CONV001, CONV002
-2. time is lost                 findings with a gain; the middle of the gain's interval counts, from 5%
-3. something will go wrong      MEM002, HOST002, CONV003 …: no gain in speed, but worth a word
-4. nothing to say               compute-bound, or balanced
+The findings of one step share one budget: the time of each phase of a step can be saved only once.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ OF_THE_MACHINE = frozenset({"HOST003", "GPU001", "GPU002", "GPU003", "GPU004", "
 _RESULT_FIRST = ("CONV001", "CONV002")
 _LEAST_GAIN = 1.05
 _DISCOUNT = {"high": 1.0, "medium": 0.85, "low": 0.5}
-# The more general finding gives way to the one that says why: it stays listed, but is not the verdict.
+# Factors on the gain of general findings, so that a more specific finding becomes the verdict.
 _YIELDS = {"HOST003": 0.6, "RUN004": 0.9, "RUN005": 1.1}
-_GIVES_WAY_TO = {"RUN006": "RUN005"}  # host code to a drift, which says that this code takes ever longer
-_NOTHING = 0.005  # share of a step below which a gain is not stated
+_GIVES_WAY_TO = {"RUN006": "RUN005"}  # a drift (RUN005) explains host code (RUN006) that takes ever longer
+_NOTHING = 0.005  # share of a step below which no gain is stated
 _CERTAIN: Mapping[Basis, int] = {"measured": 2, "model": 2, "assumed": 1}
 _COMPUTE = ("forward", "backward", "optimizer")
-# The phases that findings draw on; those that are not listed draw on all phases.
+# The phases whose time a finding can save. Findings that are not listed can save time in all phases.
 _PHASES_OF = {
     "XFER001": ("transfer",),
     "GPU003": ("transfer",),
@@ -56,17 +56,18 @@ _PHASES_OF = {
     "COMP006": _COMPUTE,
     "COMP008": ("optimizer",),
 }
-# Start-up is no part of a step; waiting for a core makes every phase longer, so its gain multiplies with the others.
-_MORE_THAN_ITS_PHASE = ("DATA002",)  # workers that use all cores slow computing down too
+# Workers that use all cores slow down the computation too, so their gain is not limited to their phase.
+_MORE_THAN_ITS_PHASE = ("DATA002",)
+# Start-up is not part of a step. Waiting for a core makes every phase longer, so its gain multiplies with the others.
 _BESIDE_THE_BUDGET = ("RUN003", "HOST003")
 
 
 def ordered(findings: Sequence[Finding], shares: Mapping[str, float] | None = None) -> list[Finding]:
-    """Return the findings, the verdict's first, with gains that share the time of one step.
+    """Return the findings, the verdict first, with gains that share the time of one step.
 
     Args:
-        findings: What the rules found.
-        shares: The share of step time of each phase; None: gains are not bounded by them.
+        findings: The findings of the rules.
+        shares: Share of step time of each phase, or None to leave the gains unbounded.
     """
     found = _bounded_by_straggler([with_best_remedy(f) for f in findings])
     codes = frozenset(f.code for f in found)
@@ -75,7 +76,7 @@ def ordered(findings: Sequence[Finding], shares: Mapping[str, float] | None = No
 
 
 def _bounded_by_straggler(findings: Sequence[Finding]) -> list[Finding]:
-    """Bound what mending one rank can gain: no more than if that rank no longer made the others wait."""
+    """Bound the gains of findings on the straggler by the gain of the straggler no longer making other ranks wait."""
     late = next((f for f in findings if f.code == "COMM002"), None)
     if late is None or late.gain is None:
         return list(findings)
@@ -94,9 +95,9 @@ def _at_most(gain: Gain, most: Gain) -> Gain:
 
 
 def with_best_remedy(finding: Finding) -> Finding:
-    """Give a finding the gain of its best remedy, and list that one first.
+    """Return the finding with the gain of its best remedy, and with that remedy first.
 
-    What is modelled or measured goes before what is assumed; of those alike, the one with the larger middle.
+    Measured or modelled gains rank before assumed gains, then larger gains before smaller ones.
     """
     known = [remedy for remedy in finding.remedies if remedy.gain is not None]
     if not known or finding.gain is None:
@@ -112,17 +113,18 @@ def _rank(remedy: Remedy) -> tuple[int, float]:
 
 
 def within_budget(findings: Sequence[Finding], shares: Mapping[str, float]) -> list[Finding]:
-    """Bound the gains of findings in their order, so that each phase of a step is saved once.
+    """Bound the gains of findings in their order, so that the time of each phase is saved only once.
 
     Args:
-        findings: The verdict's first.
-        shares: The share of step time of each phase.
+        findings: The findings, the verdict first.
+        shares: Share of step time of each phase.
     """
     left = {name: float(shares.get(name, 0.0)) for name in PHASES}
-    takers: dict[str, str] = {}  # phase: the finding that claimed most of it first
+    takers: dict[str, str] = {}  # for each phase, the first finding that saves time in it
     found = []
     general = [_phases_of(one.code) is PHASES for one in findings]
-    order = sorted(range(len(findings)), key=general.__getitem__)  # what draws on all phases has what is left
+    # findings that use all phases come last and get the time that is left
+    order = sorted(range(len(findings)), key=general.__getitem__)
     for finding in (findings[place] for place in order):
         if finding.gain is None or finding.code in _BESIDE_THE_BUDGET or not sum(shares.values()):
             found.append(finding)
@@ -150,7 +152,7 @@ def _take(left: dict[str, float], phases: Sequence[str], saved: float) -> None:
 
 
 def _within_share_left(finding: Finding, left_share: float, taker: str | None) -> Finding:
-    """Bound a finding's gain, and those of its remedies, by the share of the time that is left."""
+    """Bound the gain of a finding and of its remedies by the share of step time that is left."""
     most = 1 / (1 - left_share)
     if finding.gain is None or finding.gain.high <= most * (1 + 1e-9):
         return finding
@@ -168,7 +170,7 @@ def _within_share_left(finding: Finding, left_share: float, taker: str | None) -
 
 def _bounded_gain(gain: Gain, most: float) -> Gain | None:
     if most < 1 + _NOTHING:
-        return None  # the overlap may also leave nothing, so an interval above what is left begins at 1
+        return None  # other findings may also leave nothing, so a gain above the limit starts at 1
     return replace(gain, low=gain.low if gain.low < most else 1.0, high=min(gain.high, most))
 
 
@@ -184,7 +186,7 @@ def _key(finding: Finding, among: frozenset[str] = frozenset()) -> tuple[int, fl
 
 
 def worth(finding: Finding) -> float:
-    """Return the speed-up to count on: the middle of the interval, discounted by confidence."""
+    """Return the speed-up to rank by: the middle of the gain's interval, discounted by confidence."""
     if finding.gain is None:
         return 1.0
     middle = (finding.gain.low * finding.gain.high) ** 0.5
@@ -192,12 +194,12 @@ def worth(finding: Finding) -> float:
 
 
 def measured_first(findings: Sequence[Finding]) -> list[Finding]:
-    """Return findings in the same order, but those whose gain is only assumed last."""
+    """Return the findings in the same order, but findings with an assumed gain last."""
     return sorted(findings, key=lambda f: f.gain is not None and f.gain.basis == "assumed")
 
 
 def verdict_of(findings: Sequence[Finding]) -> tuple[str, str]:
-    """Return the verdict's name and sentence for ordered findings of a run with steps enough."""
+    """Return the name and the sentence of the verdict, given ordered findings of a run with enough steps."""
     if not findings or _key(findings[0])[0] == 0:
         return BALANCED, "no single cause takes at least 5% of the time"
     return findings[0].name, findings[0].summary

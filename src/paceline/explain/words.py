@@ -1,4 +1,4 @@
-"""Functions that build the evidence that several rules cite."""
+"""Evidence and phrases that several rules use."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ SHARE_OF_SAMPLES = "share of samples"  # the unit of evidence that names a hot f
 
 
 def share_of_step(share: float, what: str) -> Evidence:
-    """Return evidence of a share of step time."""
+    """Return evidence for a share of step time."""
     return Evidence(text=f"{what} takes {units.percent(share)} of step time", value=share, unit="share of step time")
 
 
 def step_time(interval: Interval) -> Evidence:
-    """Return evidence of the median step time with its confidence interval."""
+    """Return evidence with the median step time and its confidence interval."""
     text = (
         f"the median step takes {units.seconds(interval.value)} "
         f"(95% CI {units.seconds(interval.low)} to {units.seconds(interval.high)}, {interval.count} steps)"
@@ -25,7 +25,7 @@ def step_time(interval: Interval) -> Evidence:
 
 
 def kinds_of_time(loader: LoaderBreakdown) -> Evidence:
-    """Return evidence of how the workers or threads spend their time."""
+    """Return evidence on how the workers or threads spend their time."""
     who = ("the workers" if loader.workers else "the threads") if loader.makers else "the training process"
     text = (
         f"{who} loaded {loader.batches} batches; {units.percent(loader.on_cpu)} of the loading time was spent "
@@ -36,7 +36,7 @@ def kinds_of_time(loader: LoaderBreakdown) -> Evidence:
 
 
 def hot(loader: LoaderBreakdown) -> list[Evidence]:
-    """Return evidence of the stages that the loader timed itself, and of the function with most stack samples."""
+    """Return evidence on the stages that the loader timed itself, and on the function with most stack samples."""
     if not loader.hot:
         return stages(loader)
     top = loader.hot[0]
@@ -48,7 +48,7 @@ def hot(loader: LoaderBreakdown) -> list[Evidence]:
 
 
 def stages(loader: LoaderBreakdown) -> list[Evidence]:
-    """Return evidence of the stages of a loader that times them itself."""
+    """Return evidence on the stages of a loader that times its stages itself."""
     told = loader.settings.get("stages")
     timed = told if isinstance(told, dict) else {}
     costs = {name: one["wall_s"] / one["samples"] for name, one in timed.items() if one["samples"]}
@@ -61,7 +61,7 @@ def stages(loader: LoaderBreakdown) -> list[Evidence]:
 
 
 def collating(loader: LoaderBreakdown) -> list[Evidence]:
-    """Return evidence of the collate function if it takes at least a fifth of the time."""
+    """Return evidence on the collate function if it takes at least a fifth of the time."""
     if loader.collate < 0.2:
         return []
     name = loader.settings.get("collate_fn")
@@ -71,7 +71,7 @@ def collating(loader: LoaderBreakdown) -> list[Evidence]:
 
 
 def makers(loader: LoaderBreakdown | None) -> str:
-    """Return what makes batches in the background, such as ``4 workers``."""
+    """Return the name of the background workers or threads, such as ``4 workers``."""
     if loader is None:
         return "the program's own background threads or processes"
     if loader.settings.get("in_thread"):
@@ -80,7 +80,7 @@ def makers(loader: LoaderBreakdown | None) -> str:
 
 
 def more_makers(loader: LoaderBreakdown | None, wanted: int) -> tuple[str, str]:
-    """Return the id of the remedy that changes the number of workers or threads, and the change in words."""
+    """Return the id of the remedy that changes the number of workers or threads, and the change as text."""
     if loader is not None and loader.settings.get("in_thread"):
         return "loader.workers", f"use DataLoader(num_workers={wanted}) in the thread that iterates the loader"
     if loader is not None and loader.threads:
@@ -91,15 +91,15 @@ def more_makers(loader: LoaderBreakdown | None, wanted: int) -> tuple[str, str]:
 
 
 def cpu_demand(demand: float, cores: float, loader: LoaderBreakdown | None) -> Evidence:
-    """Return evidence of how many of the allowed cores the program needs."""
+    """Return evidence on how many of the allowed cores the program needs."""
     text = f"with {makers(loader)}, the program needs {demand * cores:.1f} of {cores:g} CPU cores"
     return Evidence(text=text, value=demand, unit="share of allowed cores")
 
 
 def safety_of_workers(loader: LoaderBreakdown | None, workers: int) -> Safety:
-    """Return the safety class of another number of workers.
+    """Return the safety class of changing the number of workers.
 
-    It is semantic if several workers would have to share a stream.
+    The class is semantic if several workers would have to share a stream.
     """
     if loader is not None and is_stream(loader) and (loader.workers, workers) != (0, 1):
         return "semantic"
@@ -109,8 +109,8 @@ def safety_of_workers(loader: LoaderBreakdown | None, workers: int) -> Safety:
 def safety_of_worker_draws(loader: LoaderBreakdown | None) -> Safety:
     """Return the safety class of a change that moves the random draws of samples to other worker processes.
 
-    torch seeds the global generators of each worker differently, so other numbers of the same distribution are drawn.
-    A generator that the dataset itself keeps is copied: all workers would draw the same numbers.
+    torch seeds the global generators of each worker differently, so samples get other numbers of the same distribution
+    (resampled). A generator of the dataset itself is copied, so all workers would draw the same numbers (semantic).
     """
     if loader is None or not loader.draws_random:
         return "exact"

@@ -12,7 +12,7 @@ from paceline.core.remedies import RemedyInfo, Safety, remedy_info
 from paceline.explain.model import Gain, LoaderBreakdown
 from paceline.tune.candidates import Candidate, DiagnosisContext
 
-_UNKNOWN = 1.1  # rank of a candidate without a predicted gain
+_UNKNOWN = 1.1  # assumed gain of a candidate without a prediction, used for its rank
 _Propose = Callable[[DiagnosisContext], Sequence[Candidate]]
 
 
@@ -21,12 +21,12 @@ class TunableRemedy:
     """A remedy that ``tune`` can try: the candidates that it proposes, and its page.
 
     Attributes:
-        id: An id from the table of remedies.
-        page: Markdown sections.
-        candidates: Returns the changes to try in a situation.
+            id: Id of the remedy in the table of remedies.
+            page: Text of the page, as Markdown sections.
+            candidates: Function that returns the changes to try, given the diagnosis context.
 
     Raises:
-        ValueError: The table has no such id, or says that ``tune`` cannot try this remedy.
+            ValueError: The table has no such id, or `tune` cannot try this remedy.
     """
 
     id: str
@@ -34,13 +34,13 @@ class TunableRemedy:
     candidates: _Propose
 
     def __post_init__(self) -> None:
-        """Check the id."""
+        """Check that `tune` can try the remedy."""
         if not self.info.tunable:
             raise ValueError(f"the table of remedies says that paceline tune cannot try {self.id!r}")
 
     @property
     def info(self) -> RemedyInfo:
-        """The row of the table: title, safety classes, settings."""
+        """The row of the remedy in the table: title, safety classes, settings."""
         return remedy_info(self.id)
 
 
@@ -53,15 +53,15 @@ def switch(
     safety: Safety = "numeric",
     when: Callable[[DiagnosisContext], bool] = lambda _: True,
 ) -> _Propose:
-    """Return a function that proposes one setting unless the recipe has set it already.
+    """Return a function that proposes one setting, unless the recipe already has a value for it.
 
     Args:
         remedy: The id of the remedy.
         setting: The recipe key, such as ``compute.compile``.
         value: The value to set.
-        why: What the setting does, in words.
+        why: What the setting does, as text.
         safety: The safety class of the setting.
-        when: Whether the setting is worth a trial in a situation.
+        when: Function that returns whether the setting is worth a trial, given the diagnosis context.
     """
     table, _, key = setting.partition(".")
 
@@ -76,16 +76,16 @@ def switch(
 
 
 def without_workers(loader: LoaderBreakdown) -> dict[str, int]:
-    """Return the setting that takes the workers of a loader away; empty if it has none."""
+    """Return the setting that removes the workers of a loader, or no setting if the loader has no workers."""
     return {"num_workers": 0} if loader.workers else {}
 
 
 def at_most(propose: _Propose, bound: Callable[[DiagnosisContext], float | None]) -> _Propose:
-    """Return a function that adds an upper bound to candidates without a predicted gain.
+    """Return a function that proposes the same candidates, with an upper bound if they have no predicted gain.
 
     Args:
-        propose: Returns the candidates.
-        bound: Returns the largest possible speed-up as a factor; None if it is unknown.
+        propose: Function that returns the candidates.
+        bound: Function that returns the largest possible speed-up as a factor, or None if unknown.
     """
 
     def bounded(context: DiagnosisContext) -> list[Candidate]:
@@ -107,7 +107,7 @@ def all_remedies() -> tuple[TunableRemedy, ...]:
 def candidates(context: DiagnosisContext) -> list[Candidate]:
     """Return the candidates of all remedies, the largest expected gain first.
 
-    Of equal gains, the remedy that a finding names first comes first.
+    Candidates with the same expected gain are sorted by the order in which findings name their remedies.
     """
     found = [one for remedy in all_remedies() for one in remedy.candidates(context)]
     named = [remedy.id for finding in context.findings for remedy in finding.remedies]
@@ -116,9 +116,9 @@ def candidates(context: DiagnosisContext) -> list[Candidate]:
 
 
 def expected(candidate: Candidate) -> float:
-    """Return the gain that ranks a candidate: the geometric mean of the ends of the predicted interval.
+    """Return the gain by which a candidate is ranked: the geometric mean of the ends of the predicted interval.
 
-    A candidate without a prediction ranks before candidates with a small predicted gain.
+    A candidate without a prediction counts as if its expected gain were 1.1.
     """
     if candidate.predicted is None:
         return _UNKNOWN

@@ -40,5 +40,5 @@ when the learning rate of an optimizer is multiplied by the factor.
 Write `DataLoader(..., batch_size=...)`, and multiply `lr` by the factor `optimizer.lr_factor` of the recipe.
 """
 
-# The module `batch_study` measures batch sizes and proposes one.
+# `tune.search.batch_size` measures batch sizes and proposes one, after all other candidates.
 REMEDY = TunableRemedy(id="batch.size", page=PAGE, candidates=lambda _: [])

@@ -8,7 +8,7 @@ from paceline.explain.analysis.run_analysis import gain_of_removing
 from paceline.tune.candidates import Candidate, DiagnosisContext, operator_share
 from paceline.tune.remedies import TunableRemedy
 
-_LEAST_SHARE = 0.1  # of step time in convolutions
+_LEAST_SHARE = 0.1  # least share of step time in convolutions
 
 PAGE = """
 cuDNN has several algorithms for each convolution. With `compute.cudnn_benchmark`, cuDNN runs all convolution algorithms

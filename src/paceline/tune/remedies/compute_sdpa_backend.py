@@ -9,7 +9,7 @@ from paceline.explain.analysis.run_analysis import gain_of_removing
 from paceline.tune.candidates import Candidate, DiagnosisContext, operator_share
 from paceline.tune.remedies import TunableRemedy
 
-_LEAST_SHARE = 0.05  # of step time in attention
+_LEAST_SHARE = 0.05  # least share of step time in attention
 _IN_HALF = ("flash", "cudnn", "efficient")
 _IN_SINGLE = ("efficient",)
 
@@ -61,7 +61,7 @@ def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
 
 
 def _running(context: DiagnosisContext) -> set[str]:
-    """Return the attention kernels in the profile."""
+    """Return the names of the attention kernels in the profile."""
     window = context.facts.first.window
     names = " ".join(o.name for o in window.operators) if window is not None else ""
     return {backend for backend in _IN_HALF if f"_{backend}_attention" in names}

@@ -10,7 +10,7 @@ from paceline.inprocess.settings.comm_hook import POWERSGD_FROM
 from paceline.tune.candidates import Candidate, DiagnosisContext, capability, communication, reduces_gradients
 from paceline.tune.remedies import TunableRemedy
 
-_BF16_FROM = 8.0  # compute capability
+_BF16_FROM = 8.0  # least compute capability for bf16
 
 PAGE = """
 A communication hook of DistributedDataParallel compresses gradients before ranks exchange them. The hooks `bf16` and

@@ -53,7 +53,7 @@ def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
 
 
 def _searches_in_vain(context: DiagnosisContext) -> bool:
-    """Say whether DDP searches for unused parameters, and no rank has had one."""
+    """Return whether DDP searches for unused parameters although no rank has had any."""
     timed = [one for rank in context.facts.ranks for one in rank.record.summary.get("exchange_times", ())]
     searching = [one for one in timed if one.get("searches_unused")]
     return bool(searching) and not any(one.get("unused_count") for one in searching)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from paceline.tune.candidates import Candidate, DiagnosisContext, communication, reduces_gradients
 from paceline.tune.remedies import TunableRemedy
 
-_LEAST_SHARE = 0.05  # of step time in communication
+_LEAST_SHARE = 0.05  # least share of step time in communication
 
 PAGE = """
 With `ddp.static_graph`, DistributedDataParallel assumes that every step uses the same parameters.

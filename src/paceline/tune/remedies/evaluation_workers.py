@@ -9,10 +9,10 @@ from paceline.explain.model import Gain
 from paceline.tune.candidates import Candidate, DiagnosisContext
 from paceline.tune.remedies import TunableRemedy
 
-_MOST_STEPS = 30  # between evaluations: a trial, which makes few steps, would not reach one
-_LEAST = 0.02  # of the time, that training waits for batches of evaluation
-_WAITS = 0.5  # share of the time of making batches that is neither computing nor waiting for a core
-_MORE = 4  # workers per core, if they mostly wait
+_MOST_STEPS = 30  # most steps per evaluation: a trial makes few steps, so it would not reach a rarer evaluation
+_LEAST = 0.02  # least share of time in which training waits for batches of evaluation
+_WAITS = 0.5  # least share of batch preparation in which workers neither compute nor wait for a core
+_MORE = 4  # workers per core if the workers mostly wait
 
 PAGE = """
 Worker processes load the batches of evaluation. By default, a recipe leaves evaluation loaders as they are, because

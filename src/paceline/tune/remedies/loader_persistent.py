@@ -9,7 +9,7 @@ from paceline.explain.model import Gain
 from paceline.tune.candidates import Candidate, DiagnosisContext
 from paceline.tune.remedies import TunableRemedy
 
-_LEAST = 0.005  # of the time of a step, that starting workers takes on average
+_LEAST = 0.005  # least average share of step time that starting workers takes
 
 PAGE = """
 The loader starts its workers once instead of in every epoch. At the start of each epoch, Paceline draws the random

@@ -10,8 +10,8 @@ from paceline.explain.model import Gain, LoaderBreakdown
 from paceline.tune.candidates import Candidate, DiagnosisContext
 from paceline.tune.remedies import TunableRemedy, without_workers
 
-_SPARE = 2.5  # threads per worker of the predicted best number
-_KEEPS_UP = 0.1  # of a thread: batches take less CPU time without the hand-over
+_SPARE = 2.5  # number of threads, relative to the predicted best number of workers
+_KEEPS_UP = 0.1  # share of a thread: batches take less CPU time if they are not copied between processes
 # Threads save pickling, sending and unpickling. On large arrays, trials measured 1.12 to 1.9 times the gain that the
 # model predicts without this factor (benchmarks/tune_programs/volumes.py).
 _UNBURDENED = 2.1
@@ -76,10 +76,11 @@ def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
 
 
 def _first(context: DiagnosisContext, loader: LoaderBreakdown) -> int:
-    """Return the first number of threads to try. Later trials halve and double it.
+    """Return the first number of threads to try. Later trials halve and double this number.
 
-    Threads that wait take no core, so a power of 2 above the predicted best is safe. Threads that compute take cores
-    from training, so the number is the smallest that keeps up with training, by the CPU time of a batch.
+    Threads that wait use no core, so the next power of 2 above 2.5 times the predicted best number is safe. Threads
+    that compute take cores from training. Then the number is the smallest that keeps up with training, given the CPU
+    time of a batch.
     """
     supply = context.supply
     if not _waits(loader):
@@ -88,7 +89,7 @@ def _first(context: DiagnosisContext, loader: LoaderBreakdown) -> int:
 
 
 def _beside(loader: LoaderBreakdown, cores: int) -> list[int]:
-    """Return half and twice the number of threads; only half if threads that compute already fill the cores."""
+    """Return half and twice the number of threads, or only half if computing threads already fill the cores."""
     fewer, more = loader.threads // 2, 2 * loader.threads
     crowded = not _waits(loader) and loader.threads >= cores
     return [threads for threads in (fewer, more) if threads and not (crowded and threads == more)]
@@ -101,9 +102,9 @@ def _waits(loader: LoaderBreakdown) -> bool:
 def _predicted(context: DiagnosisContext, loader: LoaderBreakdown, threads: int) -> Gain:
     """Return the predicted gain of a number of threads.
 
-    Threads that wait are as fast as workers and save the hand-over of batches. For threads that compute, it is unknown
-    whether they release the interpreter lock, so the low end is 1. If threads make the batches already, fewer threads
-    gain only from less competition for the cores.
+    Threads that wait are as fast as workers, and batches are not copied between processes. For threads that compute, it
+    is unknown whether they release the interpreter lock, so the lower end is 1. If the loader already uses threads,
+    fewer threads can gain only because they compete less for the cores.
     """
     supply = context.supply
     if loader.threads:
@@ -118,7 +119,7 @@ def _predicted(context: DiagnosisContext, loader: LoaderBreakdown, threads: int)
 
 
 def _relieved(context: DiagnosisContext, loader: LoaderBreakdown, threads: int) -> float:
-    """Return the largest gain of fewer threads, if loader and training threads together exceed the cores."""
+    """Return the largest gain of fewer threads if loader and training threads together exceed the cores, else 1.0."""
     own = int(context.facts.first.record.meta.get("threads") or 0)
     if _waits(loader) or loader.threads + own <= context.cores:
         return 1.0

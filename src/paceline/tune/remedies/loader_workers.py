@@ -11,7 +11,7 @@ from paceline.tune.remedies import TunableRemedy
 
 _WORTH = 1.02
 _MOST_CROWD = 1.5
-_WAITS = 0.5  # share of the time of making batches that is neither computing nor waiting for a core
+_WAITS = 0.5  # least share of batch preparation in which workers neither compute nor wait for a core
 
 PAGE = """
 Worker processes load batches while the model computes. If training waits for data, `tune` proposes another number of
@@ -63,7 +63,8 @@ Write `DataLoader(..., num_workers=8, persistent_workers=True)`.
 
 def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
     loader = context.loader
-    if loader is None or loader.threads or context.setting("loader", "cache"):  # the cache is in the training process
+    # the cache is in the training process, so workers cannot use it
+    if loader is None or loader.threads or context.setting("loader", "cache"):
         return []
     crowd = _crowd(context, loader)
     if context.waiting is None and crowd <= 1:
@@ -90,17 +91,18 @@ def _numbers(context: DiagnosisContext, loader: LoaderBreakdown, crowd: float) -
         return fewer
     best = supply.best_workers()
     wanted = {best, 2 * now or 2 * best, max(1, now // 2)} - {now, 0}
-    sign = -1 if loader.blocked >= _WAITS else 1  # of two as good: more workers that wait cost nothing
+    # of two equally good numbers: workers that wait cost nothing, so more of them
+    sign = -1 if loader.blocked >= _WAITS else 1
     promising = [w for w in wanted if supply.gain_with(w).high >= _WORTH]
     ordered = sorted(promising, key=lambda w: (supply.step_with(w), sign * w))
     return list(dict.fromkeys([*ordered, *(fewer if crowd > 1 else ())]))
 
 
 def _crowd(context: DiagnosisContext, loader: LoaderBreakdown) -> float:
-    """Return by what factor steps may become faster because fewer workers compete with training for the cores.
+    """Return the factor by which fewer workers may make steps faster, because they compete less for the cores.
 
-    Workers that mostly wait do not compete. Of those that compute, more than the cores switch places with each other
-    and with training; a step cannot become faster than without that part of them.
+    Workers that mostly wait do not compete, so the factor is 1. If more workers compute than there are cores, the
+    workers and the training process take turns on the cores. The factor is at most 1.5.
     """
     if loader.blocked >= _WAITS or loader.workers <= context.cores:
         return 1.0
@@ -115,9 +117,10 @@ def _why(context: DiagnosisContext, loader: LoaderBreakdown) -> str:
 
 
 def _predicted(context: DiagnosisContext, loader: LoaderBreakdown, workers: int, crowd: float) -> Gain:
-    """Return the gain to expect: what a finding states for this number of workers, as `paceline run` prints it.
+    """Return the predicted gain of a number of workers: for the best number, the gain that the finding states.
 
-    More workers than that gain no less where they mostly wait: on a busy machine the model proposes too few.
+    If workers mostly wait, larger numbers get the same prediction: on a busy machine the model proposes too few
+    workers.
     """
     supply = context.supply
     stated = context.gain_of("loader.workers")

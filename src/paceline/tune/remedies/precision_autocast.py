@@ -35,7 +35,7 @@ Compute the loss outside autocast, on `output.float()`.
 _MULTIPLY = {"avx512_bf16", "amx_bf16", "bf16", "svebf16"}  # CPU flags in /proc/cpuinfo
 # Parts of the names of matrix operators.
 _MATRIX_WORK = ("addmm", "::mm", "bmm", "conv", "attention", "linear", "rnn", "lstm", "gru")
-_TIMES = 3.0  # largest speed-up of bf16: twice the products per instruction, half the bytes
+_TIMES = 3.0  # largest speed-up of bf16: twice the products per instruction and half the bytes
 
 
 def _most(context: DiagnosisContext) -> float | None:

@@ -1,8 +1,9 @@
-"""Where are trials written down for later? A line of JSON each, in a file of this user's on this machine.
+"""The history of trials: a file of the user on this machine, with one line of JSON for each trial.
 
-``$XDG_STATE_HOME/paceline/trials-<host>.jsonl``, or below ``~/.local/state``; ``PACELINE_HISTORY`` names another file,
-or is ``off``. A line holds no path, no command and no code. Several commands may write at once: each adds whole lines
-with one write. A line that is torn, or of a version that is not known, is passed over.
+The file is ``$XDG_STATE_HOME/paceline/trials-<host>.jsonl``, or the same below ``~/.local/state``. The environment
+variable ``PACELINE_HISTORY`` names another file, or is ``off``. A line contains no path, no command and no code.
+Several commands may write at the same time: each adds a whole line with one write. A line that is incomplete or of an
+unknown version is skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ OFF = "off"
 
 
 def history_file(environment: Mapping[str, str]) -> Path | None:
-    """Return the file in which trials are kept; None where they are not to be, or there is no home."""
+    """Return the history file, or None if the history is switched off or the user has no home directory."""
     named = environment.get(VARIABLE, "")
     if named:
         return None if named.lower() == OFF else Path(named)
@@ -32,7 +33,7 @@ def history_file(environment: Mapping[str, str]) -> Path | None:
 
 
 def read_history(path: Path) -> list[RecordedTrial]:
-    """Return the trials in a file, the oldest first; none where it cannot be read."""
+    """Return the trials in a file, the oldest first. The list is empty if the file cannot be read."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError:
@@ -48,15 +49,16 @@ def _parse(line: bytes) -> RecordedTrial | None:
 
 
 def append_trial(path: Path, outcome: RecordedTrial) -> None:
-    """Add a trial to a file, with a line end before it where the last line is torn.
+    """Add a trial to a file. If the last line is incomplete, end that line first.
 
     Raises:
         OSError: The file cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with path.open("a+b", buffering=0) as file:
-        with suppress(OSError):  # a file system without locks: at worst there is an empty line
-            flock(file, LOCK_EX)  # else what another has written half looks torn; closing lets go of it
+        with suppress(OSError):  # without file locks, the worst case is an empty line
+            # without the lock, a partial write of another process looks like an incomplete line; closing unlocks
+            flock(file, LOCK_EX)
         end = file.seek(0, 2)
         file.seek(max(0, end - 1))
         torn = end > 0 and file.read(1) != b"\n"
@@ -64,7 +66,7 @@ def append_trial(path: Path, outcome: RecordedTrial) -> None:
 
 
 class TrialHistory:
-    """The trials on this machine, those of before and those that are made now."""
+    """The trials on this machine: those in the history file, and those of this search."""
 
     def __init__(self, path: Path | None, report: Callable[[str], None]) -> None:
         self._path = path
@@ -72,7 +74,7 @@ class TrialHistory:
         self.seen = read_history(path) if path is not None else []
 
     def add(self, trial: Trial, machine: Machine) -> None:
-        """Keep a trial that was measured; where it cannot be written, that is said once and no more is tried."""
+        """Add a measured trial to the history. If the file cannot be written, report this once and stop writing."""
         outcome = recorded_trial(trial, machine, datetime.now(UTC).isoformat(timespec="seconds"))
         if self._path is None or outcome is None:
             return

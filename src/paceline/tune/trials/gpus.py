@@ -1,9 +1,10 @@
-"""The GPUs of a trial while it runs a block of steps: clocks, temperature, throttling, and free memory.
+"""The GPUs of a trial during a block of steps: clocks, temperature, throttling, and free memory.
 
-The clock of a GPU changes with heat, power and other programs. A pair of blocks under different clocks says little
-about a change. But a change may itself cause lower clocks, and then they belong to its result. So pairs are left out
-symmetrically: as many with a lower clock of the candidate as with a higher one, beginning with the largest
-differences. If clocks differ on one side only, no pair is left out. The rule looks at clocks alone, never at times.
+The clock of a GPU changes with heat, power and the load of other programs. A pair of blocks under different clocks says
+little about a change. However, a change may itself cause lower clocks, and then the lower clocks are part of its
+result. So pairs are left out symmetrically: as many pairs in which the candidate had a lower clock as pairs in which
+it had a higher clock, beginning with the largest differences. If clocks differ on one side only, no pair is left out.
+The rule uses clocks only, never times.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from typing import Any, Protocol
 from paceline.monitor.gauges.nvidia import throttle_names
 from paceline.monitor.gauges.nvml import Nvml, NvmlFault, NvmlLike
 
-_EVERY_S = 0.1  # between two readings
-_STEADY = 0.03  # log of the clock ratio: pairs that differ from the median by less are alike
-_FEWEST = 4  # pairs with known clocks, below which none is left out
-_ROOM = 1.25  # times what one process uses: a second one is started beside it only if so much is free
-_CONTEXT_BYTES = 512 << 20  # beside that: what a CUDA context and its libraries take at most, about
-_SM_CLOCK = 1  # nvmlClockType_t
+_EVERY_S = 0.1  # seconds between two readings
+_STEADY = 0.03  # log of the clock ratio: differences from the median below this do not count
+_FEWEST = 4  # with fewer pairs with known clocks than this, no pair is left out
+_ROOM = 1.25  # a further process needs this many times the GPU memory that one process uses
+_CONTEXT_BYTES = 512 << 20  # and this much more, about the most that a CUDA context and its libraries take
+_SM_CLOCK = 1  # NVML_CLOCK_SM in nvmlClockType_t
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuMemory:
-    """Memory of one GPU at the end of a block, as the driver counts it for all processes."""
+    """Memory of one GPU at the end of a block. The driver counts the memory of all processes."""
 
     uuid: str
     free_bytes: float
@@ -37,32 +38,32 @@ class GpuMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuState:
-    """GPUs of a program during a block."""
+    """State of the GPUs of a program during a block."""
 
-    sm_clock_mhz: float | None  # median over the block, mean over GPUs; None: not read
-    temperature_c: float | None  # of the hottest GPU
-    throttled: tuple[str, ...] = ()  # reasons that were seen, without idleness
+    sm_clock_mhz: float | None  # median over the block, mean over GPUs; None if no clock was read
+    temperature_c: float | None  # temperature of the hottest GPU
+    throttled: tuple[str, ...] = ()  # reasons for lower clocks that were seen, except an idle GPU
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuRange:
-    """GPUs of a program over several blocks."""
+    """Range of the states of the GPUs of a program over several blocks."""
 
     sm_clock_low_mhz: float | None
     sm_clock_high_mhz: float | None
-    temperature_c: float | None  # the highest
+    temperature_c: float | None  # highest temperature
     throttled: tuple[str, ...]
 
 
 class GpuStateReader(Protocol):
-    """What answers for GPUs."""
+    """Reads the state of GPUs."""
 
     def read(self, uuid: str) -> Mapping[str, Any] | None:
         """Return ``sm_clock_mhz``, ``temperature_c`` and ``throttle_reasons`` of a GPU; None if it cannot be read."""
 
 
 class NvmlReader:
-    """The NVIDIA driver as a reader. It creates no CUDA context."""
+    """Reads the state of GPUs from the NVIDIA driver (NVML). It creates no CUDA context."""
 
     def __init__(self, nvml: NvmlLike) -> None:
         self._nvml = nvml
@@ -86,7 +87,7 @@ class NvmlReader:
 
 
 def driver() -> GpuStateReader | None:
-    """Return the driver of this machine; None if there is none."""
+    """Return a reader for the NVIDIA driver of this machine, or None if there is no driver."""
     try:
         return NvmlReader(Nvml())
     except (NvmlFault, ImportError):
@@ -94,7 +95,7 @@ def driver() -> GpuStateReader | None:
 
 
 class GpuSampler:
-    """Readings of the GPUs of one program, taken while its blocks run."""
+    """Reads the GPUs of one program at intervals while its blocks run."""
 
     def __init__(self, find_reader: Callable[[], GpuStateReader | None] | None = None) -> None:
         self._find_reader = find_reader
@@ -105,21 +106,21 @@ class GpuSampler:
         self.memory: tuple[GpuMemory, ...] = ()
 
     def heard(self, said: Sequence[Mapping[str, Any]]) -> None:
-        """Take over which GPUs the ranks use, and how much memory of them is free.
+        """Store the GPUs of the program and their free memory.
 
         Args:
-            said: What each rank said at the end of a block; its ``gpus`` are a list of ``[uuid, free, total]``.
+            said: The message of each rank at the end of a block. Its ``gpus`` is a list of ``[uuid, free, total]``.
         """
         found = {one[0]: one for each in said for one in each.get("gpus") or ()}
         self.memory = tuple(GpuMemory(uuid=u, free_bytes=free, total_bytes=all_) for u, free, all_ in found.values())
 
     def begin(self) -> None:
-        """Begin a block."""
+        """Begin a block: forget the readings of the last block."""
         self._readings = {}
         self._next_s = time.monotonic() + _EVERY_S / 2
 
     def sample(self) -> None:
-        """Read the GPUs if it is time."""
+        """Read the GPUs if the interval since the last reading is over."""
         if self.memory and time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + _EVERY_S
             self._read()
@@ -135,7 +136,7 @@ class GpuSampler:
                 self._readings.setdefault(gpu.uuid, []).append(reading)
 
     def end(self) -> GpuState | None:
-        """Return the state of the GPUs during the block; None if the program uses no GPU."""
+        """Return the state of the GPUs during the block, or None if the program uses no GPU."""
         if not self.memory:
             return None
         self._read()
@@ -143,7 +144,7 @@ class GpuSampler:
 
 
 def summarize(gpus: Sequence[Sequence[Mapping[str, Any]]]) -> GpuState:
-    """Return the state of GPUs from their readings; readings of an idle GPU are left out, because its clock is low."""
+    """Return the state of GPUs from their readings. Clocks of idle GPUs are left out, because they are low."""
     busy = [[r for r in readings if "gpu_idle" not in r["throttle_reasons"]] for readings in gpus]
     clocks = [median([r["sm_clock_mhz"] for r in readings]) for readings in busy if readings]
     every = [reading for readings in gpus for reading in readings]
@@ -156,7 +157,7 @@ def summarize(gpus: Sequence[Sequence[Mapping[str, Any]]]) -> GpuState:
 
 
 def range_over_blocks(states: Sequence[GpuState | None]) -> GpuRange | None:
-    """Return the range of the states during some blocks; None if the program uses no GPU."""
+    """Return the range of the states over several blocks, or None if the program uses no GPU."""
     known = [state for state in states if state is not None]
     if not known:
         return None
@@ -170,10 +171,10 @@ def range_over_blocks(states: Sequence[GpuState | None]) -> GpuRange | None:
 
 
 def pairs_with_changed_clocks(pairs: Sequence[tuple[GpuState | None, GpuState | None]]) -> frozenset[int]:
-    """Return the numbers of the pairs whose two blocks ran under different clocks, as many on each side.
+    """Return the indices of the pairs to leave out, because their two blocks ran under different clocks.
 
     Args:
-        pairs: The states during the block of the baseline and during that of the candidate, for each pair.
+        pairs: For each pair, the states during the block of the baseline and during that of the candidate.
     """
     ratios = {i: ratio for i, pair in enumerate(pairs) if (ratio := _clock_ratio(*pair)) is not None}
     if len(ratios) < _FEWEST:
@@ -186,19 +187,20 @@ def pairs_with_changed_clocks(pairs: Sequence[tuple[GpuState | None, GpuState | 
 
 
 def _clock_ratio(baseline: GpuState | None, candidate: GpuState | None) -> float | None:
-    """Return the log of the candidate's clock relative to that of the baseline."""
+    """Return the log of the candidate's clock divided by the baseline's clock, or None if one is unknown."""
     if baseline is None or candidate is None or not baseline.sm_clock_mhz or not candidate.sm_clock_mhz:
         return None
     return math.log(candidate.sm_clock_mhz / baseline.sm_clock_mhz)
 
 
 def processes_that_fit(memory: Sequence[GpuMemory]) -> int:
-    """Return how many processes of a program fit on its GPUs at a time.
+    """Return how many processes of a program fit on its GPUs at the same time.
 
-    What is in use counts as that of one process, also where other programs share the GPU.
+    All memory in use counts as memory of one process, even if other programs share the GPU.
 
     Args:
-        memory: Of its GPUs, while one process has run some steps. A program without GPUs has no limit here.
+        memory: Memory of the GPUs after one process has run some steps. Without GPUs, the result is a very large
+            number.
     """
     counts = [
         1 + int(gpu.free_bytes // (_ROOM * (gpu.total_bytes - gpu.free_bytes) + _CONTEXT_BYTES)) for gpu in memory

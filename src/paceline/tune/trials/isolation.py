@@ -1,8 +1,9 @@
-"""Isolation of trials from files and services: by the kernel where possible, else by a sandbox in Python.
+"""Isolation of trials from files and services: by the kernel if possible, otherwise by a sandbox in Python.
 
-By the kernel (`inprocess.sandbox.namespaces`), a trial has an overlay over every file system, a ``/dev/shm`` and a
-network of its own. Else Python's file functions are redirected (`inprocess.sandbox.write_sandbox`) and connections of
-Python's sockets are refused; what this cannot hold is said before the first trial.
+Under isolation by the kernel (`inprocess.sandbox.namespaces`), a trial has an overlay over each file system, and its
+own ``/dev/shm`` and network. In the Python sandbox, Python's file functions are redirected
+(`inprocess.sandbox.write_sandbox`) and connections of Python's sockets are refused. The limits of the sandbox are
+printed before the first trial.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from paceline.inprocess.sandbox import namespaces, network
 
 _PROBE_S = 20.0
 _BESIDES = "/var/tmp"  # noqa: S108 for what a trial writes to where its own folders lie
-_LISTENS = "0A"  # the state in /proc/net/tcp
+_LISTENS = "0A"  # the state LISTEN in /proc/net/tcp
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108
-_NOWHERE = {  # trackers that write to a service of theirs
+_NOWHERE = {  # settings that keep experiment trackers from writing to their services
     "WANDB_MODE": "disabled",
     "COMET_START_MODE": "disabled",
     "NEPTUNE_MODE": "debug",
@@ -45,19 +46,20 @@ class Isolation:
     """How trials are isolated."""
 
     by_kernel: bool
-    why_not: str = ""  # the kernel does not
+    why_not: str = ""  # why the kernel does not isolate trials
     allows_network: bool = False
-    replaced: Mapping[str, str] = field(default_factory=dict)  # files that stand in for others, by kernel only
-    services: frozenset[int] = field(default_factory=frozenset)  # ports of this machine where somebody listens
+    # replacement file by replaced file; only with isolation by the kernel
+    replaced: Mapping[str, str] = field(default_factory=dict)
+    services: frozenset[int] = field(default_factory=frozenset)  # TCP ports of this machine on which a process listens
 
     def command(self, command: Sequence[str], folder: Path, place: Path, stack: ExitStack) -> list[str]:
         """Return the command line of a trial.
 
         Args:
-            command: The program's own.
-            folder: Of the trial's record.
-            place: For temporary files.
-            stack: Removes in the end what is made for this.
+            command: The command of the program.
+            folder: The folder of the trial's record.
+            place: A folder for temporary files.
+            stack: Receives the callbacks that remove temporary folders.
         """
         if not self.by_kernel:
             return list(command)
@@ -68,7 +70,7 @@ class Isolation:
         return namespaces.command_of(spec, command)
 
     def variables(self, folder: Path) -> dict[str, str]:
-        """Return the environment variables by which a trial's processes keep to themselves."""
+        """Return the environment variables that isolate the processes of a trial."""
         found: dict[str, str] = {} if self.by_kernel else {settings.SCRATCH: str(folder / "scratch")}
         found |= {
             settings.TRACKERS_OFF: "1",
@@ -84,7 +86,7 @@ class Isolation:
         return found
 
     def in_words(self) -> str:
-        """Say what keeps trials to themselves, and what does not."""
+        """Return a sentence on how trials are isolated, and on the limits of the isolation."""
         if self.by_kernel:
             what = "" if self.allows_network else " and have no network"
             return f"trials are isolated by the kernel: they see files, but change only copies of them{what}"
@@ -95,12 +97,12 @@ IN_PYTHON = Isolation(by_kernel=False, why_not="it was not asked for", allows_ne
 
 
 def isolation_for(folder: Path, cwd: Path, *, allows_network: bool) -> Isolation:
-    """Find out whether the kernel isolates a process that works in a folder.
+    """Return how trials are isolated: by the kernel if a test process can be isolated, otherwise in Python.
 
     Args:
-        folder: Of all trials.
-        cwd: Where the program runs.
-        allows_network: Whether trials may speak to the network.
+        folder: The folder of all trials.
+        cwd: Working directory of the program.
+        allows_network: Whether trials may use the network.
     """
     why_not = _why_not_by_kernel(folder, cwd, allows_network)
     return Isolation(
@@ -112,7 +114,7 @@ def isolation_for(folder: Path, cwd: Path, *, allows_network: bool) -> Isolation
 
 
 def _why_not_by_kernel(folder: Path, cwd: Path, allows_network: bool) -> str:
-    """Return why the kernel cannot isolate a process; nothing if it can, which is tried."""
+    """Start an isolated test process. Return why the kernel cannot isolate it, or an empty string if it can."""
     owner = cwd.stat()
     if os.geteuid() != 0 and (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
         return f"{cwd} belongs to another user or group"
@@ -154,7 +156,7 @@ def _extra_overlay_folders(stack: ExitStack) -> list[Path]:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder; one that the kernel left without any permission too."""
+    """Remove a folder with all its contents, including subfolders without permissions, as the kernel leaves them."""
 
     def open_up(remove: Callable[..., Any], path: str, _: Any) -> None:
         with suppress(OSError):
@@ -165,7 +167,7 @@ def remove_tree(folder: Path) -> None:
 
 
 def listening_ports() -> set[int]:
-    """Return the TCP ports of this machine at which somebody listens."""
+    """Return the TCP ports of this machine on which a process listens."""
     found = set()
     for name in ("tcp", "tcp6"):
         with suppress(OSError):
@@ -183,13 +185,13 @@ def network_peers(folder: Path) -> list[str]:
 
 
 def list_peers(peers: Sequence[str]) -> str:
-    """Return peers as a list in prose, the first five of them."""
+    """Return the first five addresses as text, with the number of further addresses."""
     more = f" and {len(peers) - 5} more" if len(peers) > 5 else ""
     return ", ".join(peers[:5]) + more
 
 
 def shared_memory() -> set[str]:
-    """Return the names in ``/dev/shm``."""
+    """Return the names of the files in ``/dev/shm``."""
     try:
         return set(os.listdir(_SHARED_MEMORY))
     except OSError:
@@ -197,7 +199,7 @@ def shared_memory() -> set[str]:
 
 
 def shared_memory_of(pids: Sequence[int]) -> set[str]:
-    """Return the names in ``/dev/shm`` that some processes have open or mapped."""
+    """Return the names of the files in ``/dev/shm`` that some processes have open or mapped."""
     found: set[str] = set()
     for pid in pids:
         with suppress(OSError):
@@ -211,7 +213,7 @@ def shared_memory_of(pids: Sequence[int]) -> set[str]:
 
 
 def remove_shared_memory(names: set[str]) -> None:
-    """Remove some names from ``/dev/shm``, those that are still there."""
+    """Remove the files with these names from ``/dev/shm``, if they still exist."""
     for name in names:
         with suppress(OSError):
             (_SHARED_MEMORY / name).unlink()

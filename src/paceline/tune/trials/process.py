@@ -1,8 +1,9 @@
 """The program under a recipe, in processes that run one block of steps at a time.
 
-A socket controls the steps of the program (the other end is in the user's process): it makes the given number of
-optimizer steps, then all its processes are stopped (SIGSTOP), loader workers too, so that the next process has the
-machine. The program ends at a step boundary, and everything that it started is killed.
+A socket controls the steps of the program; the other end is in the user's process. The program makes the given number
+of optimizer steps. Then all its processes, loader workers included, are stopped (SIGSTOP), so that the other program of
+the comparison has the machine to itself. At the end, the program ends at a step boundary, and all processes that it
+started are killed.
 """
 
 from __future__ import annotations
@@ -50,25 +51,27 @@ from paceline.tune.trials.processes import (
 )
 
 T = TypeVar("T")
-READY_S = 300.0  # until the first step, at most
-_FULL_BYTES = 1 << 20  # a disk with less than this left
-_LISTINGS = 5  # of processes to stop: what is started between the first and the signal is in the second
-_KILLED_S = 10.0  # until what was killed is gone, at most
-_TAIL = 8000  # bytes of the output that are read
+READY_S = 300.0  # most seconds until the first step
+_FULL_BYTES = 1 << 20  # a disk with less free space than this is full
+# most listings of processes to stop: each finds the processes that started before the last signal arrived
+_LISTINGS = 5
+_KILLED_S = 10.0  # most seconds until killed processes are gone
+_TAIL = 8000  # bytes of the output to read, from its end
 _ASKED = "; in a trial, the standard input of the program is empty: pass the answers as options of the program instead"
-_TELLING = re.compile(r"\W*(rank\d+\W+)?[\w.]+(Error|Exception|Exit)(: \S.*)?$")  # and not a launcher's summary
+# matches the line of an exception, not a launcher's summary
+_TELLING = re.compile(r"\W*(rank\d+\W+)?[\w.]+(Error|Exception|Exit)(: \S.*)?$")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _INSTALLED = re.compile(r"^<|/(site|dist)-packages/|/lib/python\d")
 
 
 def _mean_over_ranks(said: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    """Return the mean over ranks of what they said; None when one of them does not know."""
+    """Return the mean over ranks of a value in their messages, or None if a rank does not know the value."""
     total = sum_of_known([one.get(key) for one in said])
     return None if total is None else total / len(said)
 
 
 class TrialProcess:
-    """The program under one recipe, in processes of its own."""
+    """The program under one recipe, running in its own processes."""
 
     def __init__(
         self,
@@ -84,9 +87,8 @@ class TrialProcess:
         self._connections: list[RankConnection] = []
         self._rank_pids: set[int] = set()
         self._stopped = False
-        self._stopped_processes: list[
-            psutil.Process
-        ] = []  # processes that were stopped last; psutil knows if an id was reused
+        # The processes that were stopped last. psutil detects if a process id was reused.
+        self._stopped_processes: list[psutil.Process] = []
         self._started_block: tuple[int, dict[int, float], float, float] | None = None
         self._oom_kills = oom_kills()
         self.gpus = GpuSampler()
@@ -105,9 +107,9 @@ class TrialProcess:
     def _start(
         self, command: Sequence[str], recipe: Recipe, environment: Mapping[str, str], cwd: Path
     ) -> subprocess.Popen[bytes]:
-        """Start the program; what has to be taken away in the end is on the stack."""
+        """Start the program. The cleanup of everything it needs is on the stack."""
         folder = self.folder
-        self._stack.callback(remove_tree, folder / "scratch")  # it may be gigabytes
+        self._stack.callback(remove_tree, folder / "scratch")  # the folder may contain gigabytes
         for name in (layout.RANKS_DIR, "workers", "gauges", "scratch"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         temporary = tempfile.TemporaryDirectory(prefix="paceline-", ignore_cleanup_errors=True)
@@ -121,9 +123,11 @@ class TrialProcess:
             settings.CONDUCTOR: str(place / "conductor"),
             **self._isolation.variables(folder),
             ports.PORTS: str(place / "ports"),
-            "TMPDIR": str(place),  # short: what processes share goes through sockets there, whose paths are limited
+            # a short path: processes communicate through sockets in this folder, and socket paths are limited
+            "TMPDIR": str(place),
         }
-        variables.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.parent / "inductor"))  # trials compile the same
+        # trials share compiled kernels
+        variables.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder.parent / "inductor"))
         self._launch = variables[orphan_reaper.VARIABLE]
         self._stack.enter_context(warden(self._launch))
         output = self._stack.enter_context((folder / "output.txt").open("wb"))
@@ -147,10 +151,10 @@ class TrialProcess:
     # -- going forward -------------------------------------------------------------------------------
 
     def begin(self, timeout_s: float = READY_S) -> dict[str, Any]:
-        """Wait until every rank has made its first optimizer step. Returns what the first rank said there.
+        """Wait until every rank has made its first optimizer step, and stop the program. Return the first message.
 
         Raises:
-            TrialFailed: The program ended or hung before that.
+            TrialFailed: The program ended or hung before its first step.
         """
         deadline, world = time.monotonic() + timeout_s, 1
         try:
@@ -168,31 +172,38 @@ class TrialProcess:
         return said
 
     def run_steps(self, steps: int, timeout_s: float, *, pause: bool = True) -> StepBlock:
-        """Let the program make so many optimizer steps, then stop it again; its workers too, unless it goes on at once.
+        """Run the program for the given number of optimizer steps and return the measured block.
+
+        Args:
+            steps: Number of optimizer steps.
+            timeout_s: Time limit in seconds.
+            pause: Whether to stop all processes afterwards. Without it, only the ranks wait and loader workers
+                continue.
 
         Raises:
-            ProgramOver: It came to its end before.
-            TrialFailed: It hung, or failed.
+            ProgramOver: The program ended before the steps were complete.
+            TrialFailed: The program hung or failed.
         """
         self.go(steps)
         return self.arrive(timeout_s, pause=pause)
 
     def go(self, steps: int) -> None:
-        """Let the program go on for so many optimizer steps; `arrive` waits for it."""
+        """Start the given number of optimizer steps, without waiting. `arrive` waits for their end."""
         self.gpus.begin()
         self._started_block = steps, cpu_seconds(self._processes()), host_busy_s(), time.monotonic()
         for link in self._connections:
             link.send(steps=steps)
-        self.resume()  # last: workers that run earlier would fill their queue
+        self.resume()  # after the messages: workers that continue earlier would fill their queue
 
     def arrive(self, timeout_s: float, *, pause: bool = True) -> StepBlock:
-        """Wait until the program has made the steps it was let go for; otherwise like `run_steps`."""
-        assert self._started_block is not None  # it was let go
+        """Wait until the program has made the steps that `go` started. Otherwise like `run_steps`."""
+        assert self._started_block is not None  # set by `go`
         steps, cpu, busy, begun = self._started_block
         said = self._wait_for_all_ranks(time.monotonic() + timeout_s)
         wall = time.monotonic() - begun
         if pause:
-            self._signal_stopped(signal.SIGSTOP)  # at once: workers would fill their queue while others are listed
+            # immediately: workers would fill their queue while new processes are listed
+            self._signal_stopped(signal.SIGSTOP)
         gpu = self.gpus.end()
         own = cpu_seconds_between(cpu, cpu_seconds(self._processes()))
         others = max(0.0, host_busy_s() - busy - own) / max(wall, 1e-6)
@@ -212,20 +223,20 @@ class TrialProcess:
 
     @property
     def last_steps(self) -> int:
-        """Steps that it was let go for last; one if it was not yet."""
+        """Number of steps of the latest block, or 1 before the first block."""
         return self._started_block[0] if self._started_block is not None else 1
 
     @property
     def has_failed(self) -> bool:
-        """Whether the program has ended by a fault."""
+        """Whether the program has ended with an error."""
         return bool(self._process.poll())
 
     def memory_bytes(self) -> int:
-        """Return the memory that its processes need now; what they share counts once."""
+        """Return the bytes of memory that the processes of the program need. Shared memory counts once."""
         return memory_bytes_of(self._processes())
 
     def end(self) -> None:
-        """End the program at the step boundary at which it stands; its record is whole."""
+        """End the program at its current step boundary, so that its record is complete."""
         self.resume()
         for link in self._connections:
             link.send(end=True)
@@ -234,7 +245,7 @@ class TrialProcess:
             time.sleep(0.05)
 
     def pause(self) -> None:
-        """Stop all processes of the program, wherever they are, and what these started meanwhile."""
+        """Stop all processes of the program, and the processes that they start in the meantime."""
         stopped: set[int] = set()
         for _ in range(_LISTINGS):
             new = set(self._processes()) - stopped
@@ -245,13 +256,13 @@ class TrialProcess:
         self._stopped, self._stopped_processes = True, [known for pid in stopped for known in _open_process(pid)]
 
     def resume(self) -> None:
-        """Let them go on."""
+        """Continue the stopped processes."""
         if self._stopped:
             self._signal_stopped(signal.SIGCONT)
             self._stopped = False
 
     def close(self) -> None:
-        """Kill what is left of the program and take away what served it."""
+        """Kill all processes of the program that are left, and free the resources of the trial."""
         with signals_deferred():
             deadline = time.monotonic() + _KILLED_S
             shared: set[str] = set()
@@ -260,7 +271,7 @@ class TrialProcess:
                 self._signal(signal.SIGKILL, left)
                 time.sleep(0.02)
             remove_shared_memory(shared - self._shared_memory)
-            with suppress(subprocess.TimeoutExpired):  # in an uninterruptible sleep: more cannot be done
+            with suppress(subprocess.TimeoutExpired):  # a process in uninterruptible sleep cannot be killed
                 self._process.wait(timeout=_KILLED_S)
             for link in self._connections:
                 link.socket.close()
@@ -273,16 +284,16 @@ class TrialProcess:
 
     def _signal(self, number: signal.Signals, processes: Iterable[int]) -> None:
         for pid in processes:
-            with suppress(OSError):  # gone, or not ours to stop
+            with suppress(OSError):  # the process is gone, or this user may not signal it
                 os.kill(pid, number)
 
     def _signal_stopped(self, number: signal.Signals) -> None:
         for process in self._stopped_processes:
-            with suppress(psutil.Error):  # gone, or its id belongs to another process by now
+            with suppress(psutil.Error):  # the process is gone, or another process has its id by now
                 process.send_signal(number)
 
     def _wait_for_all_ranks(self, deadline: float) -> list[dict[str, Any]]:
-        """Wait until every rank has stopped; return their messages."""
+        """Wait until every rank has stopped, and return the messages of the ranks."""
         said = [self._receive_message(link, deadline) for link in self._connections]
         self.gpus.heard(said)
         return said
@@ -324,7 +335,7 @@ class TrialProcess:
 
 
 def _open_process(pid: int) -> list[psutil.Process]:
-    """Return a process by its id; nothing if it is gone."""
+    """Return the process with this id in a list, or an empty list if the process is gone."""
     try:
         return [psutil.Process(pid)]
     except psutil.Error:
@@ -338,14 +349,14 @@ def _exit_text(code: int | None) -> str:
 
 
 class RankConnection:
-    """The connection to one rank of a trial: JSON, one object a line, over a socket."""
+    """The connection to one rank of a trial: JSON over a socket, one object per line."""
 
     def __init__(self, link: socket.socket) -> None:
         self.socket = link
         self._received = b""
 
     def send(self, **entry: Any) -> None:
-        """Send a message. If the rank is gone, waiting for its answer fails."""
+        """Send a message. If the rank is gone, no error is raised here, but the next wait for the rank fails."""
         with suppress(OSError):
             self.socket.sendall(json.dumps(entry).encode() + b"\n")
 
@@ -359,7 +370,7 @@ class RankConnection:
         return bool(data)
 
     def next_message(self) -> dict[str, Any] | None:
-        """Return the next message; None if it is not complete."""
+        """Return the next message, or None if it has not arrived completely."""
         line, end, rest = self._received.partition(b"\n")
         if not end:
             return None
@@ -369,10 +380,10 @@ class RankConnection:
 
 
 def last_error(folder: Path) -> str:
-    """Return ``: `` and the last error in the output of a program, or its last line; empty if it printed nothing.
+    """Return ``: `` and the last error in the output of a program, or its last line; empty if the output is empty.
 
     Args:
-        folder: The folder of its trial.
+        folder: The folder of the trial.
     """
     with (folder / "output.txt").open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL))
@@ -386,7 +397,7 @@ def last_error(folder: Path) -> str:
 
 
 def _source_line(before: Sequence[str]) -> str:
-    """Return the last line of a traceback that is in no installed package, as `` (train.py:47)``."""
+    """Return the last line of a traceback outside installed packages, as `` (train.py:47)``, or an empty string."""
     frames = [found for line in before if (found := _FRAME.search(line)) is not None]
     own = [frame for frame in frames if not _INSTALLED.search(frame[1])]
     return f" ({Path(own[-1][1]).name}:{own[-1][2]})" if own else ""

@@ -1,4 +1,4 @@
-"""Processes of a trial: which belong to it, their CPU time and memory, and signals deferred while they start or end."""
+"""The processes of a trial, their CPU time and memory, and signals deferred while a trial starts or ends."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP
 
 
 def program_processes(session: int, marked: Collection[int]) -> set[int]:
-    """Return the processes of a session, the marked processes, and all their descendants.
+    """Return the processes of a session, the marked processes, and the descendants of both.
 
     Args:
-        session: Its id, the process id of the program's first process.
-        marked: Processes that are known to belong.
+        session: The session id, which is the process id of the program's first process.
+        marked: Other processes that are known to belong to the trial.
     """
     table = dict(entry for name in os.listdir("/proc") if name.isdigit() and (entry := _parent_and_session(int(name))))
     found = {*marked, *(pid for pid, (_, its_session) in table.items() if its_session == session)}
@@ -27,7 +27,7 @@ def program_processes(session: int, marked: Collection[int]) -> set[int]:
 
 
 def _parent_and_session(pid: int) -> tuple[int, tuple[int, int]] | None:
-    """Return a process with its parent and its session; None when it has ended."""
+    """Return a process id with its parent and its session, or None if the process has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             state, parent, _, session = file.read().rpartition(b")")[2].split()[:4]
@@ -37,17 +37,17 @@ def _parent_and_session(pid: int) -> tuple[int, tuple[int, int]] | None:
 
 
 def cpu_seconds(pids: Iterable[int]) -> dict[int, float]:
-    """Return the CPU seconds that each of these processes has had so far."""
+    """Return the CPU seconds that each process has used so far."""
     return {pid: _cpu_seconds_of(pid) for pid in pids}
 
 
 def cpu_seconds_between(before: Mapping[int, float], after: Mapping[int, float]) -> float:
-    """Return the CPU seconds that processes had between two readings; of one that ended meanwhile, nothing is known."""
+    """Return the CPU seconds that processes used between two readings. Processes that ended in between are left out."""
     return sum(max(0.0, seconds - before.get(pid, 0.0)) for pid, seconds in after.items())
 
 
 def memory_bytes_of(pids: Iterable[int]) -> int:
-    """Return the bytes of memory that some processes need; what several of them share counts once (PSS)."""
+    """Return the bytes of memory that some processes need. Memory that several of them share counts once (PSS)."""
     return sum(_shared_once_bytes(pid) for pid in pids)
 
 
@@ -71,7 +71,7 @@ def _cpu_seconds_of(pid: int) -> float:
 
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """Treat SIGTERM and SIGHUP as Ctrl-C; ignored signals stay ignored."""
+    """Return a context manager that handles SIGTERM and SIGHUP like Ctrl-C. Ignored signals stay ignored."""
     taken = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
     for number in taken:
         signal.signal(number, signal.default_int_handler)
@@ -84,9 +84,9 @@ def signals_as_interrupt() -> Iterator[None]:
 
 @contextmanager
 def signals_deferred() -> Iterator[None]:
-    """Defer signals until the end of the block."""
+    """Return a context manager that defers signals to its end."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are the main thread's
+        yield  # only the main thread handles signals
         return
     came: list[int] = []
     before = {number: signal.getsignal(number) for number in _SIGNALS}
