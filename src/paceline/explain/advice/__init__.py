@@ -1,6 +1,6 @@
-"""The pages of the remedies that ``tune`` cannot try. The user applies them in the source or on the machine.
+"""The pages of the remedies that ``tune`` cannot try. Users apply these remedies in the source or on the machine.
 
-Each module holds the pages of some families of remedies: a mapping from the id to Markdown sections.
+Each module contains the pages of some groups of remedies, as a mapping from the id to Markdown sections.
 """
 
 from __future__ import annotations

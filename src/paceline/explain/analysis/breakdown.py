@@ -1,18 +1,19 @@
 """Split the step time of a rank into the shares of the nine phases, from step rows and stack samples.
 
-Three slots of a row are split with the help of stack samples (see `inprocess.recorder.stacks.sampler`):
+Three slots of a row are split with stack samples of the training thread (see `inprocess.recorder.stacks.sampler`):
 
-    gap    x share of samples making the forward's input -> data_wait, the rest -> other; where parameters are updated
-           by hand also x share updating them -> optimizer, x share computing the loss -> forward
-    mid    x share of samples not in the program's own other work -> forward, the rest -> other
-    other  x share of samples making an input -> data_wait
+    gap    x share of samples that make the input of the forward pass -> data_wait, the rest -> other; if the program
+           updates parameters by hand, also x share in the update -> optimizer, x share in the loss -> forward
+    mid    x share of samples outside the program's other work -> forward, the rest -> other
+    other  x share of samples that make an input -> data_wait
 
-and off-CPU time inside forward and backward of a distributed run, less the time the thread was merely kept from
-a CPU, is communication.
+In a distributed run, off-CPU time inside forward and backward is communication, without the time in which the thread
+waited for a CPU.
 
-The host of a GPU runs ahead of it, so the times of the host say little about the GPU. Where the device timed some steps
-(`inprocess.recorder.device.clock`), the other steps get the shares of these. What another step took longer than the
-median timed step is booked where the host spent more than it usually does (a checkpoint, a late batch).
+The host of a GPU runs ahead of the GPU, so times on the host say little about the GPU. If the device timed some steps
+(`inprocess.recorder.device.clock`), the other steps get the shares of these steps. If another step took longer than the
+median timed step, the difference is added to the phases in which the host spent more time than usual (a checkpoint, a
+late batch).
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from paceline.record import layout
 from paceline.record.layout import FLAG_DEVICE_TIMED, PHASES, SLOTS
 from paceline.record.run import Launch, Rank, Rows, column
 
-_FEW = 8  # samples below which a split falls back on the rule of thumb
+_FEW = 8  # with fewer samples than this, a split uses a default share
 _MOST_POINTS = 2000
-_FEW_TIMED = 8  # timed steps below which they do not stand for the others
+_FEW_TIMED = 8  # with fewer timed steps than this, they do not represent the other steps
 
 
 def steady(rank: Rank) -> Rows:
-    """Return the steps that count for statistics: after warm-up, without those the profiler slowed."""
+    """Return the steps that count for statistics: after warm-up, and without steps slowed by the profiler."""
     rows = rank.steps[warmup_length(column(rank.steps, "wall_s")) :]
     fair = (rows["flags"] & layout.FLAG_PROFILED) == 0
     return rows[fair] if fair.sum() >= len(rows) / 2 else rows
 
 
 def of_one_model(rank: Rank, rows: Rows) -> slice:
-    """Return the longest part of the rows in which the rank began to train no model of another size.
+    """Return the longest part of the rows in which the rank trained models of one size.
 
     Only these steps are expected to take equally long.
     """
@@ -50,14 +51,14 @@ def of_one_model(rank: Rank, rows: Rows) -> slice:
 
 
 def _models(rank: Rank, rows: Rows) -> list[slice]:
-    """Return the slices of step rows, cut wherever training starts on a model of another size."""
+    """Return the slices of step rows that are separated by the starts of training on a model of another size."""
     starts = sorted(int(note["step"]) for note in rank.noted("model"))[1:]
     edges = [0, *np.searchsorted(rows["index"], starts), len(rows)]
     return [slice(int(a), int(b)) for a, b in pairwise(edges)]
 
 
 def profiled_part(rank: Rank) -> float:
-    """Return the share of step time of the models that were trained while operators were profiled; 1 if unknown."""
+    """Return the share of step time in the models that were trained during the profiled steps, or 1 if unknown."""
     rows = rank.steps
     walls, profiled = column(rows, "wall_s"), (rows["flags"] & layout.FLAG_PROFILED) != 0
     shown = sum(float(walls[part].sum()) for part in _models(rank, rows) if profiled[part].any())
@@ -70,7 +71,7 @@ def sample_counts(rank: Rank, slot: str) -> dict[str, int]:
 
 
 def _side_share(rank: Rank, slot: str, sides: Sequence[str], otherwise: float) -> float:
-    """Return the share of a slot's decided samples on certain sides, or a rule of thumb when they are few."""
+    """Return the share of a slot's classified samples on certain sides, or `otherwise` if there are few samples."""
     counts = sample_counts(rank, slot)
     decided = sum(n for side, n in counts.items() if side != "unknown")
     if decided < _FEW:
@@ -79,16 +80,19 @@ def _side_share(rank: Rank, slot: str, sides: Sequence[str], otherwise: float) -
 
 
 def _share_without_forward(rank: Rank) -> float:
-    """Return the share of gaps in which the loss is computed, in a program whose forward pass is not seen."""
+    """Return the share of gaps that compute the loss, in a program whose forward pass is not recorded."""
     counts = sample_counts(rank, "gap")
     total = sum(counts.values())
     return sum(counts.get(side, 0) for side in ("loss", "unknown")) / total if total >= _FEW else 1.0
 
 
 def host_ratio(rank: Rank) -> float | None:
-    """Return the share of the program's own code between phases that is not on the way to a forward or backward pass.
+    """Return the share of the program's own code between phases that does not lead to a forward or backward pass.
 
-    A sample without a side is on a line that leads to one, or its source could not be read. None: too few samples.
+    A sample without a side is on a line that leads to such a pass, or its source could not be read.
+
+    Returns:
+        The share, or None with too few samples.
     """
     counts = [sample_counts(rank, slot) for slot in ("gap", "other")]
     host = sum(c.get("host", 0) for c in counts)
@@ -97,7 +101,7 @@ def host_ratio(rank: Rank) -> float | None:
 
 
 def runnable_ratio(rank: Rank) -> float:
-    """Return the time the training thread waited for a CPU, per second that it had one."""
+    """Return the seconds that the training thread waited for a CPU, per second on a CPU."""
     if not len(rank.ticks):
         return 0.0
     last = rank.ticks[-1]
@@ -108,7 +112,8 @@ def runnable_ratio(rank: Rank) -> float:
 def cpu_wait_share(rank: Rank) -> float:
     """Return the share of the time between the first and the last step in which the training thread waited for a CPU.
 
-    The thread was ready to run, and other threads, other programs or a CPU quota had the cores. 0 if not measured.
+    In this time, the thread was ready to run, but other threads, other programs or a CPU quota took the cores. The
+    share is 0 if it was not measured.
     """
     ticks = rank.ticks[(rank.ticks["step"] > 0) & ~np.isnan(rank.ticks["main_runnable_s"])]
     if len(ticks) < 2 or ticks["time_ns"][-1] <= ticks["time_ns"][0]:
@@ -118,7 +123,7 @@ def cpu_wait_share(rank: Rank) -> float:
 
 
 def cpu_wait_interval(rank: Rank) -> Interval:
-    """Return the same share with its 95% interval, from the scatter between ticks (Student's t)."""
+    """Return `cpu_wait_share` with its 95% interval, from the variation between ticks (Student's t)."""
     share = cpu_wait_share(rank)
     ticks = rank.ticks[(rank.ticks["step"] > 0) & ~np.isnan(rank.ticks["main_runnable_s"])]
     passed = np.diff(ticks["time_ns"].astype(np.int64)) / 1e9
@@ -128,7 +133,7 @@ def cpu_wait_interval(rank: Rank) -> Interval:
 
 
 def phase_columns(rank: Rank, rows: Rows) -> dict[str, np.ndarray]:
-    """Return the seconds of each phase for each of the rows; they add up to the rows' wall times."""
+    """Return the seconds of each phase for each row. The sum over phases is the wall time of the row."""
     found = at_the_device(rows, {name: column(rows, f"{name}_s") for name in SLOTS})
     gap, mid = found.pop("gap"), found.pop("mid")
     fed = (rows["fetches"] > 0) | ((rows["flags"] & layout.FLAG_FRESH) == 0)
@@ -137,7 +142,7 @@ def phase_columns(rank: Rank, rows: Rows) -> dict[str, np.ndarray]:
     gap_update = np.where(by_hand, _side_share(rank, "gap", ("update",), 1.0 if modules else 0.0), 0.0)
     if modules:
         gap_loss = np.where(by_hand, _side_share(rank, "gap", ("loss",), 0.0), 0.0)
-    else:  # no forward pass is seen: it is in the call that leads to the backward pass, which has no side
+    else:  # the forward pass is not recorded; it is in the call that leads to the backward pass, which has no side
         gap_loss = np.where(by_hand | (found["backward"] > 0), _share_without_forward(rank), 0.0)
     gap_input = np.where(
         fed | by_hand, _side_share(rank, "gap", ("input",), 0.0), _side_share(rank, "gap", ("input",), 1.0)
@@ -159,7 +164,7 @@ def phase_columns(rank: Rank, rows: Rows) -> dict[str, np.ndarray]:
 
 
 def _with_saving(rank: Rank, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Move what functions that save checkpoints do around the save itself to the checkpoint phase."""
+    """Move the time around a checkpoint save, in functions that save checkpoints, to the checkpoint phase."""
     counts = [sample_counts(rank, slot) for slot in ("gap", "mid", "other")]
     saving = sum(c.get("save", 0) for c in counts)
     host = sum(c.get(side, 0) for c in counts for side in ("host", "unknown", "loss"))
@@ -173,16 +178,17 @@ def _with_saving(rank: Rank, found: dict[str, np.ndarray]) -> dict[str, np.ndarr
 
 
 def _with_communication(rank: Rank, rows: Rows, found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Move waiting for the reduction of gradients in backward passes to communication.
+    """Move the time in which backward passes wait for the reduction of gradients to the communication phase.
 
-    The recorder marks all other waiting for ranks. Time off the CPU in a backward pass that reduces gradients is
-    waiting, but not more than DistributedDataParallel itself measured: the rest is the program's own.
+    The recorder marks all other waiting for ranks. In a backward pass that reduces gradients, off-CPU time counts as
+    waiting, up to the time that DistributedDataParallel measured; the rest is time of the program.
     """
-    if not rank.meta.get("distributed") or rank.device != "cpu":  # on a GPU the thread is off the CPU all the while
+    if not rank.meta.get("distributed") or rank.device != "cpu":  # on a GPU, the thread is always off the CPU
         return found
     contention = runnable_ratio(rank)
     measured = rank.summary.get("exchange_times")
-    for name in ("backward",) if measured is not None else ("forward", "backward"):  # earlier records know no more
+    # earlier records have no exchange times
+    for name in ("backward",) if measured is not None else ("forward", "backward"):
         off_cpu = np.nan_to_num(column(rows, f"{name}_blocked_s"))
         kept = np.maximum(found[name] - off_cpu, 0.0) * contention
         waited = np.clip(off_cpu - kept, 0.0, found[name])
@@ -194,13 +200,13 @@ def _with_communication(rank: Rank, rows: Rows, found: dict[str, np.ndarray]) ->
 
 
 def _as_measured(waited: np.ndarray, exposed_s: float) -> np.ndarray:
-    """Return waiting times that are in the mean not longer than what was measured of some steps (0: not measured)."""
+    """Scale waiting times down so that their mean is at most the measured mean (0: not measured), and return them."""
     mean = float(waited.mean()) if len(waited) else 0.0
     return waited * min(1.0, exposed_s / mean) if exposed_s and mean else waited
 
 
 def startup_s(rank: Rank, launches: Sequence[Launch]) -> float | None:
-    """Return the seconds from the command's start (or the process's) to the first batch, forward or backward."""
+    """Return the seconds from the start of the command (or process) to the first batch, forward or backward pass."""
     first_ns, offset = rank.meta.get("first_ns"), rank.meta.get("epoch_offset_ns")
     if first_ns is None or offset is None:
         return None
@@ -211,7 +217,13 @@ def startup_s(rank: Rank, launches: Sequence[Launch]) -> float | None:
 
 
 def hot_functions(rank: Rank, slots: Mapping[str, Sequence[str] | None], most: int = 6) -> list[HotFunction]:
-    """Return the user's functions seen most often in some slots (each with the sides that count; None: all)."""
+    """Return the user's functions with most stack samples in some slots.
+
+    Args:
+        rank: The rank.
+        slots: For each slot, the sides whose samples count, or None for all sides.
+        most: Largest number of functions.
+    """
     entries = [e for e in rank.summary.get("hot", ()) if e["slot"] in slots]
     entries = [e for e in entries if (sides := slots[e["slot"]]) is None or e["side"] in sides]
     total = sum(e["count"] for e in entries)
@@ -224,10 +236,10 @@ def hot_functions(rank: Rank, slots: Mapping[str, Sequence[str] | None], most: i
 
 
 def break_down(rank: Rank, launches: Sequence[Launch]) -> RankBreakdown:
-    """Break one rank's steady steps down."""
+    """Return the breakdown of one rank's steady steps."""
     walls = column(rank.steps, "wall_s")
     rows = steady(rank)
-    of_all = rank.count / len(rank.steps) if len(rank.steps) else 1.0  # where only stretches of a long run were read
+    of_all = rank.count / len(rank.steps) if len(rank.steps) else 1.0  # of a long run, only parts were read
     phases = {name: float(values.sum()) for name, values in phase_columns(rank, rows).items()}
     total = sum(phases[name] for name in PHASES)
     samples = column(rows, "samples")
@@ -259,7 +271,7 @@ def break_down(rank: Rank, launches: Sequence[Launch]) -> RankBreakdown:
 def _host_sides(rows: Rows) -> Sequence[str]:
     """Return the sides of samples in gaps that are the program's own code.
 
-    Lines that touch gradients are it too, but where they are the update.
+    Lines that touch gradients are own code too, unless the program updates parameters there.
     """
     by_hand = ((rows["flags"] & layout.FLAG_BY_BACKWARD) != 0).any()
     return ("host", "unknown") if by_hand else ("host", "unknown", "update")
@@ -272,7 +284,7 @@ def _peak(rank: Rank, name: str) -> float | None:
 
 
 def timeline(rank: Rank) -> list[TimelinePoint]:
-    """Bucket all steps of a rank, warm-up too, for drawing."""
+    """Return all steps of a rank, warm-up included, as groups of consecutive steps for a chart."""
     if not len(rank.steps):
         return []
     rows = rank.steps
@@ -299,7 +311,7 @@ def timeline(rank: Rank) -> list[TimelinePoint]:
 
 
 def _begins_s(rank: Rank) -> Floats:
-    """Return when each step began, in seconds since the first one began."""
+    """Return the start of each step in seconds since the start of the first step."""
     walls = column(rank.steps, "wall_s")
     if rank.recorded is None:
         begins: Floats = np.concatenate([[0.0], np.cumsum(walls)[:-1]])
@@ -313,12 +325,17 @@ def _begins_s(rank: Rank) -> Floats:
 
 
 def device_timed_steps(rows: Rows) -> int:
-    """Return how many steps the device timed."""
+    """Return the number of steps that the device timed."""
     return int(((rows["flags"] & FLAG_DEVICE_TIMED) != 0).sum())
 
 
 def at_the_device(rows: Rows, slots: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the slots (seconds, by name, one for each row) with the device's word for all rows; sums stay."""
+    """Return the slots with the device's shares in all rows. The sum of each row does not change.
+
+    Args:
+        rows: The step rows.
+        slots: Seconds of each slot, one value per row.
+    """
     timed = (rows["flags"] & FLAG_DEVICE_TIMED) != 0
     if timed.sum() < _FEW_TIMED or timed.all():
         return slots
@@ -334,7 +351,7 @@ def at_the_device(rows: Rows, slots: dict[str, np.ndarray]) -> dict[str, np.ndar
 
 
 def why_host_times(rank: Rank) -> str | None:
-    """Say why the phases of a rank on a GPU are the host's; None when they are the device's."""
+    """Return why the phases of a rank on a GPU were timed on the host, or None if the device timed them."""
     if rank.device == "cpu" or device_timed_steps(rank.steps) >= _FEW_TIMED:
         return None
     told = (rank.summary.get("device") or {}).get("off")

@@ -1,4 +1,4 @@
-"""Shares of the time of a profiler capture, from its first to its last GPU event, and the roofline of its products."""
+"""Shares of a profiler capture's time, from its first to its last GPU event, and the roofline of matrix products."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from paceline.traces.analyze.matrix_products import MatrixProduct
 from paceline.traces.analyze.path_summary import LOADER
 from paceline.traces.analyze.ranks import RankTrace, Traces
 
-Part = Callable[[RankTrace], int]  # nanoseconds of a rank
+Part = Callable[[RankTrace], int]  # returns the nanoseconds of a part of a rank's time
 
 
 def timed(traces: Traces) -> list[RankTrace]:
-    """Return the ranks with GPU events that took time."""
+    """Return the ranks whose GPU events took time."""
     return [rank for rank in traces.ranks if rank.breakdown.span_ns > 0]
 
 
 def share(rank: RankTrace, part: Part) -> float:
-    """Return the share of a rank's span that a part takes."""
+    """Return the share of a part in the time between the rank's first and last GPU event."""
     return part(rank) / rank.breakdown.span_ns
 
 
 def worst(traces: Traces, part: Part) -> tuple[RankTrace, float] | None:
-    """Return the rank with the largest share of a part, and this share; None if no rank has GPU events."""
+    """Return the rank with the largest share of a part, and this share. None if no rank has GPU events."""
     return max(((rank, share(rank, part)) for rank in timed(traces)), key=lambda pair: pair[1], default=None)
 
 
 def gain_without(ranks: Sequence[RankTrace], part: str, share: float) -> Gain:
-    """Return what a capture gains at most without a part: no more than by replay, where it was replayed.
+    """Return the gain of removing a part of the time, bounded by a replay of the capture if there is one.
 
     Args:
-        ranks: That have the part; training is as fast as the one that gains least.
+        ranks: The ranks that have the part. Training is as fast as the rank with the smallest gain.
         part: A part of `traces.analyze.path_summary`.
-        share: Of the time, that it takes.
+        share: Share of the time that the part takes.
     """
     bound = at_most(share)
     played = [rank.without[part] for rank in ranks if part in rank.without]
@@ -53,7 +53,7 @@ def numbers(ranks: Sequence[RankTrace]) -> list[int]:
 
 
 def cited(rank: RankTrace, value: float, what: str) -> Evidence:
-    """Return evidence of a share of a rank's span."""
+    """Return evidence for the share of a part in the time between a rank's first and last GPU event."""
     named = f" on {rank.title}" if rank.rank is not None or rank.one_of_several else ""
     span = units.seconds(rank.breakdown.span_ns / 1e9)
     text = f"{what} takes {units.percent(value)} of {span}{named} ({rank.breakdown.events:,} GPU events)"
@@ -75,7 +75,14 @@ def waiting_share(traces: Traces, rank: int | None = None) -> float:
 
 
 def idle_for_batches(traces: Traces, *, serial: bool, code: str, name: str) -> Finding | None:
-    """Return the finding that the GPU is idle while a loader with or without workers fetches a batch."""
+    """Return the finding that the GPU is idle while a loader fetches a batch, or None.
+
+    Args:
+        traces: The captures.
+        serial: Whether to look at loaders without workers, or at loaders with workers.
+        code: Code of the finding.
+        name: Name of the finding.
+    """
     own = [rank for rank in timed(traces) if rank.loader_is_serial is serial]
     rank = max(own, key=lambda one: share(one, lambda r: r.idle.loader_ns), default=None)
     lost = share(rank, lambda one: one.idle.loader_ns) if rank is not None else 0.0
@@ -111,17 +118,17 @@ def idle_for_batches(traces: Traces, *, serial: bool, code: str, name: str) -> F
 
 @dataclass(frozen=True, kw_only=True)
 class Roof:
-    """What bounds a product, and how near to it the product comes."""
+    """The upper bound on the speed of a matrix product (roofline), and how close the product comes to it."""
 
     bound: str  # "compute" or "memory"
-    flops_per_s: float  # that the GPU could reach at these shapes
-    share: float  # of it that was reached
+    flops_per_s: float  # FLOP/s that the GPU can reach at these shapes
+    share: float  # reached FLOP/s as a share of this bound
 
 
 def roof_of(product: MatrixProduct, gpu: Gpu) -> Roof | None:
-    """Return how near a product comes to its roof; None where the peak of its format is not known.
+    """Return the roofline of a matrix product, or None if the peak rate of its format is unknown.
 
-    Peaks are those of data sheets, dense: some tenths of it are out of reach of any kernel.
+    Peak rates are the dense ones of data sheets. No kernel reaches the last tenths of them.
     """
     peak, reached = gpu.peak_flops.get(product.format), product.flops_per_s
     if peak is None or reached is None or not product.bytes:

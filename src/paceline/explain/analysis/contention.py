@@ -1,7 +1,7 @@
 """The confidence of findings about time, if other programs used the CPU during the run.
 
-A step that waits for a CPU core looks slow in whatever phase it is in. Confidence therefore falls where other programs,
-or a CPU quota, kept the training thread or the loader workers from a core.
+A step that waits for a CPU core looks slow in the phase that it is in. So the confidence is lower if other programs or
+a CPU quota kept the training thread or the loader workers from a core.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from paceline.explain.analysis.breakdown import cpu_wait_share
 from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Confidence, Evidence, Finding
 
-_OTHERS = 0.15  # share of the cores that others use, from which a run is disturbed
-_THROTTLED = 0.05  # share of the time in which a CPU quota stops the program
-_NOTICEABLE = 0.05  # share of time without a core, below which nothing is disturbed
-_MOST = 0.95  # share of step time
-_EXPLAINS = 0.5  # share of what a finding costs that waiting for a core must reach to explain it
+_OTHERS = 0.15  # a run is disturbed if other programs use more than this share of the cores
+_THROTTLED = 0.05  # a run is disturbed if a CPU quota stops the program for this share of the time
+_NOTICEABLE = 0.05  # waiting for a core counts from this share of the time on
+_MOST = 0.95  # largest share of step time that other programs may have cost
+_EXPLAINS = 0.5  # waiting for a core explains a finding if it takes this share of the finding's time
 _LOWER: Mapping[Confidence, Confidence] = {"high": "medium", "medium": "low", "low": "low"}
-# Findings that do not rest on times, and those that are about the machine itself.
+# Findings that do not depend on times, and findings about the machine.
 _UNDISTURBED = ("CONV", "MEM", "HOST", "GPU", "RUN007", "COMP001")
 
 
 def others_take_cores(analysis: RunAnalysis) -> bool:
-    """Say whether other programs or a CPU quota took cores. Without readings of the host, any waiting counts."""
+    """Return whether other programs or a CPU quota took cores. Without readings of the host, the result is True."""
     host = analysis.host
     known = host.allowed_cores is not None and host.own_cores is not None
     return not known or host.others_share > _OTHERS or (host.throttled or 0.0) >= _THROTTLED
 
 
 def taken_by_others(analysis: RunAnalysis) -> float:
-    """Return the share of step time that other programs may have cost: 0 if they took no cores.
+    """Return the share of step time that other programs may have cost, or 0 if they took no cores.
 
-    Ranks wait for each other, so what each of them waited for a core adds up.
+    Ranks wait for each other, so the shares of all ranks are added.
     """
     if not others_take_cores(analysis):
         return 0.0
@@ -42,9 +42,9 @@ def taken_by_others(analysis: RunAnalysis) -> float:
 
 
 def with_confidence(findings: Sequence[Finding], analysis: RunAnalysis) -> list[Finding]:
-    """Lower the confidence of findings about time by what others took of the CPU, and say so.
+    """Return the findings with lower confidence, and an explanation, if other programs took the CPU.
 
-    Confidence is low if waiting for a core may explain at least half of what a finding costs.
+    The confidence is low if waiting for a core may explain at least half of the time that a finding costs.
     """
     if not others_take_cores(analysis):
         return list(findings)

@@ -1,4 +1,4 @@
-"""The end of a run in words, from exit codes, signals and the notes of the ranks."""
+"""The end of a run as text, from exit codes, signals and the end notes of the ranks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ FINISHED = "finished"
 
 
 def ended(run: Run) -> str:
-    """Return one phrase: finished, still running, killed, failed with an exception and so on."""
+    """Return how the run ended as a phrase: finished, still running, killed, failed with an exception and so on."""
     if not run.launches:
         return "its launch record is missing"
     if not run.finished:
@@ -25,7 +25,7 @@ def ended(run: Run) -> str:
 
 
 def _silence(run: Run) -> str:
-    """Say that no rank came to write how it ended, where all of them could have."""
+    """Return a phrase if no rank recorded how it ended, or an empty string if some rank did."""
     silent = unended_ranks(run)
     if not silent or len(silent) < len(run.ranks):
         return ""
@@ -34,9 +34,9 @@ def _silence(run: Run) -> str:
 
 
 def _memory(launch: Launch) -> str:
-    """Say that the kernel killed processes on this host because memory was full.
+    """Return a phrase if the kernel killed processes on this host because memory was full, or an empty string.
 
-    The kernel's counter does not say which.
+    The counter of the kernel does not tell which processes it killed.
     """
     if not launch.oom_kills:
         return ""
@@ -59,7 +59,7 @@ def _signalled(launch: Launch) -> str:
 
 
 def _unfinished(run: Run) -> str:
-    """A launch without an end: it still runs, or paceline itself was killed, or could not write the end down."""
+    """Return the phrase for a launch without a recorded end: it still runs, or the reason why no end was recorded."""
     import os
 
     if any(_on_this_host(launch) and launch.pid == os.getpid() for launch in run.launches):
@@ -73,7 +73,7 @@ def _alive(launch: Launch) -> bool:
     from pathlib import Path
 
     if not _on_this_host(launch):
-        return True  # on another host: not to be known from here
+        return True  # a process on another host cannot be checked from here
     try:
         return b"paceline" in Path(f"/proc/{launch.pid}/cmdline").read_bytes()
     except OSError:
@@ -87,7 +87,7 @@ def _on_this_host(launch: Launch) -> bool:
 
 
 def _exception(run: Run) -> str:
-    """Return the exception that came first: those of other ranks are mostly its consequence."""
+    """Return the earliest exception with its place and rank. Exceptions of other ranks mostly follow from it."""
     ranks = [*_last_lives(run), *run.beside, *run.stepless]
     notes = [(rank, note) for rank in ranks for note in rank.noted("end") if note.get("exception")]
     found = [(_at(rank, note), rank.rank, note) for rank, note in notes]
@@ -101,7 +101,7 @@ def _exception(run: Run) -> str:
 
 
 def _last_lives(run: Run) -> list[Rank]:
-    """Return the life of each rank that began last: of a job that was restarted, what ended an earlier life is over."""
+    """Return the latest process of each rank. After a restart of a job, the ends of earlier processes do not count."""
     last: dict[int, Rank] = {}
     for rank in sorted([*run.ranks, *run.earlier], key=lambda r: float(r.meta.get("started_unix_s") or 0.0)):
         last[rank.rank] = rank
@@ -109,10 +109,10 @@ def _last_lives(run: Run) -> list[Rank]:
 
 
 def _at(rank: Rank, note: JsonObject) -> int:
-    """Return the time of a note in nanoseconds since 1970, to compare hosts by."""
+    """Return the time of a note in nanoseconds since 1970, which is comparable between hosts."""
     return int(note.get("time_ns") or 0) + int(rank.meta.get("epoch_offset_ns") or 0)
 
 
 def unended_ranks(run: Run) -> list[int]:
-    """Return ranks that wrote no last word though the run is over: killed, or left through ``os._exit``."""
+    """Return the ranks of a finished run that recorded no end: they were killed or called ``os._exit``."""
     return [r.rank for r in _last_lives(run) if not r.noted("end") and not r.noted("fault")] if run.finished else []

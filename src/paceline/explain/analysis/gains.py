@@ -1,4 +1,4 @@
-"""The gain of a change, from a measurement or a model if there is one; otherwise a bound, which is assumed.
+"""The gain of a change, from a measurement or a model if there is one, otherwise an assumed bound.
 
 A change that saves the share s of the time makes steps 1 / (1 - s) times as fast.
 """
@@ -10,27 +10,27 @@ from collections.abc import Sequence
 from paceline.core.statistics import Floats, Interval, half_width, proportion_interval
 from paceline.explain.model import Basis, Gain, HotFunction
 
-_MOST = 0.99  # share of a step that any change can save
+_MOST = 0.99  # largest share of a step that a change can save
 
 
 def at_most(share: float) -> Gain:
-    """Return the gain of a change that saves at most this share; how much of it is not known, so it is assumed."""
+    """Return the gain of a change that saves at most this share. The exact share is unknown: the gain is assumed."""
     return Gain(low=1.0, high=1 / (1 - within_a_step(share)), basis="assumed")
 
 
 def saving(share: Interval, basis: Basis = "model") -> Gain:
-    """Return the gain of a change that saves a share which is known to an interval."""
+    """Return the gain of a change that saves a share of step time, given as an interval."""
     low, high = within_a_step(share.low), within_a_step(share.high)
     return Gain(low=1 / (1 - low), high=1 / (1 - max(low, high)), basis=basis)
 
 
 def share_of_events(seconds: Floats, total_s: float, fraction: float) -> Interval:
-    """Return the share of time that a fraction of some events takes, from the scatter of their durations.
+    """Return the share of time that a fraction of some events takes, with an interval from their durations.
 
     Args:
         seconds: The duration of each event.
         total_s: The time that the share refers to.
-        fraction: How much of all events is counted, such as 0.9 if nine of ten are left out.
+        fraction: Fraction of the events that counts, such as 0.9 to leave out one of ten.
     """
     count = len(seconds)
     mean = float(seconds.mean()) if count else 0.0
@@ -40,13 +40,13 @@ def share_of_events(seconds: Floats, total_s: float, fraction: float) -> Interva
 
 
 def share_of_samples(share: float, count: int, total: int, fraction: float) -> Interval:
-    """Return the part of a share that some stack samples cover (95%, Wilson's interval of proportions).
+    """Return the share of step time that some stack samples stand for, with Wilson's 95% interval of proportions.
 
     Args:
-        share: The share of step time that all samples stand for.
-        count: Samples of the part.
-        total: All samples.
-        fraction: How much of the part is counted.
+        share: Share of step time that all samples stand for.
+        count: Number of the samples to count.
+        total: Number of all samples.
+        fraction: Fraction of the resulting share that counts.
     """
     if total <= 0:
         return Interval(value=0.0, low=0.0, high=share * fraction, count=0)
@@ -59,8 +59,8 @@ def twice_as_fast(share: float, functions: Sequence[HotFunction]) -> Gain:
     """Return the gain of making the function with most stack samples twice as fast.
 
     Args:
-        share: The share of step time that all samples stand for.
-        functions: The functions with most samples, the first in front.
+        share: Share of step time that all samples stand for.
+        functions: The functions with most samples, sorted by their number of samples.
     """
     if not functions or functions[0].share <= 0:
         return at_most(0.5 * share)
@@ -69,5 +69,5 @@ def twice_as_fast(share: float, functions: Sequence[HotFunction]) -> Gain:
 
 
 def within_a_step(share: float) -> float:
-    """Return a share of step time that a change can save: at least none, and never all of it."""
+    """Return the share of step time limited to what a change can save: between 0 and 0.99."""
     return min(max(share, 0.0), _MOST)

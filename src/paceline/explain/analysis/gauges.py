@@ -1,4 +1,4 @@
-"""Readings of host and GPUs as series to draw, thinned and with units, and the reasons for those that are missing."""
+"""Gauges of hosts and GPUs as series for charts, thinned and with units, and the reasons for missing gauges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.record.run import JsonObject, Run
 
 _MOST_POINTS = 400
 
-# key of a host reading -> (name, unit, factor to the unit)
+# key of a host reading -> (name, unit, factor that converts to the unit)
 _HOST = {
     "own_cpu_cores": ("CPU, this program", "cores", 1.0),
     "other_cpu_cores": ("CPU, others", "cores", 1.0),
@@ -39,7 +39,7 @@ _LIMITS = {"own_cpu_cores": "allowed_cores", "own_rss_bytes": "memory_limit_byte
 
 
 def missing_gauges(run: Run) -> dict[str, str]:
-    """Return what the gauges could not read, and why."""
+    """Return the gauges that could not be read, with the reasons."""
     found: dict[str, str] = {}
     for lines in run.gauges.values():
         for line in lines:
@@ -49,7 +49,7 @@ def missing_gauges(run: Run) -> dict[str, str]:
 
 
 def gauge_series(run: Run) -> list[GaugeSeries]:
-    """Return the series worth drawing, host by host; one that is zero throughout is left out."""
+    """Return the series for charts, host by host. A series that is zero throughout is left out."""
     found: list[GaugeSeries] = []
     for host, lines in list(run.gauges.items())[:8]:
         head: JsonObject = next((x for x in lines if x.get("kind") == "header"), {})

@@ -1,15 +1,15 @@
-"""The use of the GPU of a rank while it trained: readings between the first and the last step, summed up.
+"""The use of a rank's GPU while the rank trained, from readings between the first and the last step.
 
-A reading is *under load* when the GPU computed in at least half of the interval before it (NVML's utilization: the
-share of time in which some kernel ran). Clocks, power and the PCIe link are judged from such readings only: a GPU
-that has nothing to do lowers all three to save power.
+A reading is *under load* if the GPU computed in at least half of the interval before the reading (NVML's utilization:
+the share of time in which a kernel ran). Clocks, power and the PCIe link are judged from readings under load only,
+because an idle GPU lowers all three to save power.
 
-The rate of a PCIe link, one direction, before packet headers (PCI Express base specifications 1.0 to 6.0):
+The rate of a PCIe link in one direction, before packet headers (PCI Express base specifications 1.0 to 6.0):
 
     bytes/s = lanes * transfers/s * (payload bits / line bits) / 8
 
-No GPU has been seen by the authors of this file; what the driver means by its readings is taken from NVML's
-documentation (docs.nvidia.com/deploy/nvml-api).
+This file was written without a GPU. The meaning of the driver's readings is taken from NVML's documentation
+(docs.nvidia.com/deploy/nvml-api).
 """
 
 from __future__ import annotations
@@ -23,27 +23,28 @@ import numpy as np
 from paceline.explain.analysis.host import mean_reading, values_of, while_stepping
 from paceline.record.run import JsonObject, Rank, Run
 
-LOADED = 50  # percent of utilization from which on a reading is under load
+LOADED = 50  # percent of utilization from which a reading is under load
 _HEAT = frozenset({"sw_thermal", "hw_thermal"})
 _POWER = frozenset({"power_cap"})
 _BRAKE = frozenset({"hw_power_brake"})
-_FEW = 3  # readings below which a median says nothing
+_FEW = 3  # with fewer readings than this, a median is not used
 _TRANSFERS_PER_S = {1: 2.5e9, 2: 5e9, 3: 8e9, 4: 16e9, 5: 32e9, 6: 64e9}
 _LINE_CODE = {1: 8 / 10, 2: 8 / 10, 3: 128 / 130, 4: 128 / 130, 5: 128 / 130, 6: 242 / 256}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Throttle:
-    """Clocks that the card cuts for one kind of reason, under load."""
+    """Clock reductions of the GPU for one kind of reason, under load."""
 
-    share: float  # of readings under load
+    share: float  # share of the readings under load
     readings: int
-    clock_mhz: float | None  # median of the SM clock in them
-    free_clock_mhz: float | None  # the same in readings without it; the card's highest clock when there are few
+    clock_mhz: float | None  # median SM clock in the readings with this reason
+    # median SM clock in readings without throttling; the highest clock of the GPU if there are few
+    free_clock_mhz: float | None
 
     @property
     def deficit(self) -> float:
-        """Share of the clock that is lost while it lasts."""
+        """Share of the clock that is lost in readings with this reason."""
         if not self.clock_mhz or not self.free_clock_mhz:
             return 0.0
         return max(0.0, 1 - self.clock_mhz / self.free_clock_mhz)
@@ -51,11 +52,11 @@ class Throttle:
 
 @dataclass(frozen=True, kw_only=True)
 class PcieLink:
-    """The PCIe link under load, as the best reading shows it."""
+    """The PCIe link under load; the best values of all readings."""
 
     generation: int
     lanes: int
-    max_generation: int  # of card and slot together
+    max_generation: int  # highest generation that both card and slot support
     max_lanes: int
     card_max_generation: int | None
     readings: int
@@ -63,17 +64,17 @@ class PcieLink:
 
 @dataclass(frozen=True, kw_only=True)
 class Errors:
-    """What went wrong on the card during the run."""
+    """The errors of the GPU during the run."""
 
-    xids: Mapping[int, int]  # number -> how often
-    uncorrected: int | None  # memory errors that ECC could not mend; None: not told
+    xids: Mapping[int, int]  # Xid number -> number of reports
+    uncorrected: int | None  # memory errors that ECC could not correct; None if unknown
     corrected: int | None
     link: Mapping[str, int]  # NVLink errors by kind
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stranger:
-    """A process of somebody else's that holds memory of the GPU."""
+    """A process outside the run that uses memory of the GPU."""
 
     pid: int
     memory_bytes: float | None
@@ -82,18 +83,18 @@ class Stranger:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuUse:
-    """One GPU while one rank trained on it. None is not measured."""
+    """The use of one GPU while one rank trained on it. None means not measured."""
 
     index: int
     name: str
     readings: int
-    loaded: int  # of these, under load
-    utilization: float | None  # mean share of time in which some kernel ran
-    memory_used_bytes: float | None  # at most
+    loaded: int  # number of the readings under load
+    utilization: float | None  # mean share of time in which a kernel ran
+    memory_used_bytes: float | None  # maximum
     memory_total_bytes: float | None
-    temperature_c: float | None  # at most
-    power_w: float | None  # mean under load
-    power_limit_w: float | None  # the lowest that was enforced
+    temperature_c: float | None  # maximum
+    power_w: float | None  # mean over readings under load
+    power_limit_w: float | None  # lowest enforced limit
     power_limit_default_w: float | None
     heat: Throttle | None
     power: Throttle | None
@@ -104,7 +105,7 @@ class GpuUse:
 
     @property
     def power_share(self) -> float | None:
-        """Power under load, as a share of the limit."""
+        """Power under load as a share of the power limit, or None if unknown."""
         if self.power_w is None or not self.power_limit_w:
             return None
         return self.power_w / self.power_limit_w
@@ -112,17 +113,17 @@ class GpuUse:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceMemory:
-    """What torch's allocator says, from the rank's own ticks; bytes."""
+    """State of torch's memory allocator, in bytes, from the ticks of the rank."""
 
     total: float
     peak_allocated: float
-    reserved: float  # at most
-    retries: int  # allocations that had to free cached memory first
+    reserved: float  # maximum
+    retries: int  # number of allocations that first had to free cached memory
     readings: int
 
 
 def gpu_use(run: Run, rank: Rank) -> GpuUse | None:
-    """Sum up the GPU that a rank trained on; None on a CPU, without readings, or where it is unsure which it was."""
+    """Return the use of the GPU of a rank. None on a CPU, without readings, or if it is unclear which GPU it was."""
     if rank.device != "cuda":
         return None
     lines = run.gauges.get(rank.host, ())
@@ -136,7 +137,7 @@ def gpu_use(run: Run, rank: Rank) -> GpuUse | None:
 
 
 def why_no_gpu(run: Run, rank: Rank) -> str | None:
-    """Return why a rank on a GPU has no readings of its card; None if it has, or if the gauges give the reason."""
+    """Return why a rank on a GPU has no readings. None if it has readings, or if the gauges give the reason."""
     lines = run.gauges.get(rank.host, ())
     cards = next((x.get("gpus") for x in lines if x.get("kind") == "header"), None)
     if rank.device != "cuda" or not cards or gpu_use(run, rank) is not None:
@@ -153,7 +154,7 @@ def why_no_gpu(run: Run, rank: Rank) -> str | None:
 
 
 def _properties_of(rank: Rank, gpus: Sequence[JsonObject]) -> JsonObject | None:
-    """Find the rank's GPU: by its UUID, else by its number where no variable hides or reorders GPUs."""
+    """Return the recorded properties of the rank's GPU, found by UUID or else by index and CUDA_VISIBLE_DEVICES."""
     uuid = _bare(rank.meta.get("device_uuid"))
     if uuid:
         return next((g for g in gpus if _bare(g.get("uuid")) == uuid), None)
@@ -174,7 +175,7 @@ def _of_gpu(index: int, lines: Sequence[JsonObject]) -> list[JsonObject]:
 
 
 def _use(facts: JsonObject, readings: Sequence[JsonObject], whole: Sequence[JsonObject]) -> GpuUse:
-    """Sum up readings while stepping; errors are taken from the `whole` run, for they often end it."""
+    """Return the use of a GPU from readings while stepping. Errors are from the whole run: errors often end it."""
     loaded = [r for r in readings if (r.get("utilization_gpu_percent") or 0) >= LOADED]
     utilization = mean_reading(readings, "utilization_gpu_percent")
     highest = facts.get("sm_clock_max_mhz")
@@ -246,13 +247,13 @@ def _errors(readings: Sequence[JsonObject]) -> Errors:
 
 
 def _grown(readings: Sequence[JsonObject], key: str) -> int | None:
-    """Return by how much a counter rose. It counts since the driver was loaded: what was there before is not ours."""
+    """Return by how much a counter rose during the run. It also counted before the run, since the driver was loaded."""
     values = values_of(readings, key)
     return int(max(values) - values[0]) if values else None
 
 
 def _strangers(readings: Sequence[JsonObject]) -> list[Stranger]:
-    """Return the processes that are surely not ours; where that cannot be told (``own`` is null) there are none."""
+    """Return the processes that are certainly not part of the run; none if the driver cannot tell (``own`` is null)."""
     seen: Counter[int] = Counter()
     memory: dict[int, float | None] = {}
     for process in (p for r in readings for p in r.get("processes") or () if p.get("own") is False):
@@ -262,7 +263,7 @@ def _strangers(readings: Sequence[JsonObject]) -> list[Stranger]:
 
 
 def device_memory(rank: Rank) -> DeviceMemory | None:
-    """Return what the allocator of a rank held; None on a CPU."""
+    """Return the state of a rank's memory allocator, or None on a CPU."""
     total = rank.meta.get("device_total_bytes")
     ticks = rank.ticks[~np.isnan(rank.ticks["device_peak_bytes"])]
     if rank.device != "cuda" or not total or not len(ticks):
@@ -277,7 +278,7 @@ def device_memory(rank: Rank) -> DeviceMemory | None:
 
 
 def pcie_bytes_per_s(generation: int, lanes: int) -> float | None:
-    """Return the line rate of a link in bytes/s, one direction; None for a generation not known or no lanes."""
+    """Return the line rate of a link in bytes/s, one direction. None for an unknown generation or without lanes."""
     if generation not in _TRANSFERS_PER_S or lanes < 1:
         return None
     return lanes * _TRANSFERS_PER_S[generation] * _LINE_CODE[generation] / 8

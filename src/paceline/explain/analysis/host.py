@@ -1,4 +1,4 @@
-"""The use of the host while the program ran: means of readings, of the program and of others apart."""
+"""The use of the host while the program ran: means of readings, separately for the program and other programs."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ import numpy as np
 
 from paceline.record.run import JsonObject, Run
 
-_FULL = 0.85  # share of the cores in use from which a thread may wait for others
+_FULL = 0.85  # from this share of busy cores on, threads may have to wait for other programs
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostUse:
-    """The host of rank 0. Cores are CPU seconds a second; None is not measured."""
+    """The use of rank 0's host. Cores are CPU seconds per second; None means not measured."""
 
-    allowed_cores: float | None = None  # by affinity and CPU quota
-    cores: float | None = None  # that the readings of others are about: those of the affinity, whatever the quota
+    allowed_cores: float | None = None  # cores that the program may use, by affinity and CPU quota
+    # cores of the affinity, ignoring the quota; the readings of other programs refer to them
+    cores: float | None = None
     own_cores: float | None = None
     other_cores: float | None = None
     memory_limit_bytes: float | None = None
-    own_rss_bytes: float | None = None  # at most; pages that processes share count for each
-    available_bytes: float | None = None  # at least
+    own_rss_bytes: float | None = None  # maximum; shared pages count once for each process
+    available_bytes: float | None = None  # minimum
     swap_pages_per_s: float | None = None
-    io_pressure: float | None = None  # share of time in which some task waited for storage
-    throttled: float | None = None  # share of time in which a CPU quota held us back
+    io_pressure: float | None = None  # share of time in which at least one task waited for storage
+    throttled: float | None = None  # share of time in which a CPU quota stopped the program
     samples: int = 0
 
     @property
     def idle_cores(self) -> float | None:
-        """Cores that nobody used."""
+        """Number of cores that no program used, or None if unknown."""
         if self.allowed_cores is None or self.own_cores is None:
             return None
         free = (self.cores or self.allowed_cores) - self.own_cores - (self.other_cores or 0.0)
@@ -39,7 +40,7 @@ class HostUse:
 
     @property
     def others_share(self) -> float:
-        """Share of the cores that others used; 0 if a CPU quota binds the program while cores are free."""
+        """Share of the cores that other programs used; 0 if a CPU quota limits the program while cores are free."""
         if not self.cores or self.allowed_cores is None or self.other_cores is None:
             return 0.0
         full = (self.own_cores or 0.0) + self.other_cores >= _FULL * self.cores
@@ -47,7 +48,7 @@ class HostUse:
 
 
 def host_use(run: Run) -> HostUse:
-    """Summarize the gauges of the host of rank 0; of the host with the most readings if that one has none."""
+    """Return the use of rank 0's host, or of the host with most readings if rank 0's host has none."""
     hosts = [rank.host for rank in run.ranks if run.gauges.get(rank.host)]
     host = hosts[0] if hosts else max(run.gauges, key=lambda name: len(run.gauges[name]), default="")
     lines = run.gauges.get(host, ())
@@ -71,17 +72,17 @@ def host_use(run: Run) -> HostUse:
 
 
 def _on_host(run: Run, host: str) -> Run:
-    """Return a run with the ranks of one host: clocks of other hosts do not belong to its readings."""
+    """Return a run with the ranks of one host only, because clocks of other hosts do not match its readings."""
     own = [rank for rank in run.ranks if rank.host == host]
     return replace(run, ranks=own) if own else run
 
 
 def while_stepping(run: Run, readings: Sequence[JsonObject]) -> Sequence[JsonObject]:
-    """Return the readings taken between the first and the last step of any rank; all, when that leaves none.
+    """Return the readings whose interval lies between the first and the last step of any rank.
 
-    The ranks must be on the host of the readings, because each host has its own clock.
-
-    A reading speaks of the interval before it, so those count whose interval lies inside.
+    The ranks must be on the host of the readings, because each host has its own clock. A reading describes the interval
+    before it. If no interval lies between these steps, the readings taken between them are returned, or else all
+    readings.
     """
     begins = [r.meta["first_ns"] for r in run.ranks if r.meta.get("first_ns")]
     ends = [int(r.steps["end_ns"][-1]) for r in run.ranks if len(r.steps)]
@@ -101,11 +102,11 @@ def _number(value: Any) -> float | None:
 
 
 def mean_reading(readings: Sequence[JsonObject], key: str) -> float | None:
-    """Return the mean of one value over readings; None if no reading has it."""
+    """Return the mean of one value over the readings that have it, or None if no reading has it."""
     values = values_of(readings, key)
     return float(np.mean(values)) if values else None
 
 
 def values_of(readings: Sequence[JsonObject], key: str) -> list[float]:
-    """Return one value of each reading that has it."""
+    """Return one value of each reading that has this value."""
     return [float(x[key]) for x in readings if isinstance(x.get(key), (int, float))]

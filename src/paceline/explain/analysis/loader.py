@@ -1,7 +1,7 @@
-"""The time of the workers of the training loader, from their counters, split by kind of time.
+"""The time of the training loader's workers, from their counters, split by kind of time.
 
-Programs without a `DataLoader` make batches in a reader of their own. Stack samples of making the input that stand in
-Python's own waiting for a thread or a process show a reader that only fetches batches that others made.
+Programs without a `DataLoader` make batches in a reader of their own. If most stack samples of input preparation are in
+Python's functions that wait for a thread or process, the reader only fetches batches that others made.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from paceline.explain.model import HotFunction, LoaderBreakdown, WorkerRow
 from paceline.record.layout import BATCH_BOUNDS_S
 from paceline.record.run import JsonObject, Rank, Run, Worker, column
 
-_START_S = 0.3  # that it may take to start some workers
+_START_S = 0.3  # seconds that starting some workers may take
 _IDENTITY = ("class", "dataset", "num_workers", "batch_size")
 _READER_INPUT = {"gap": ("input",), "other": ("input",)}
 _WAITING_FILES = ("threading.py:", "queue.py:", "queues.py:", "connection.py:", "selectors.py:", "synchronize.py:")
-_FEW_SAMPLES = 8  # samples below which nothing is said
+_FEW_SAMPLES = 8  # with fewer samples than this, nothing is concluded
 
 
 def training_loaders(rank: Rank) -> list[int]:
-    """Return the numbers of the loaders that fed training most; a loader built anew each epoch counts as one.
+    """Return the indices of the loaders that fed training most. A loader that is built in each epoch counts as one.
 
-    One that looks the same but only fed evaluation is not among them. If the training thread fetches from none and
-    waits for a thread of the program, these are the loaders that such threads fetch from.
+    Equal loaders that fed only evaluation are left out. If the training thread fetches from no loader but waits for
+    threads of the program, the result is the loaders from which these threads fetch.
     """
     loaders = rank.summary.get("loaders", ())
     weight: Counter[tuple[object, ...]] = Counter()
@@ -51,17 +51,18 @@ def training_loaders(rank: Rank) -> list[int]:
 class EvaluationLoader:
     """A loader without workers that fed only evaluation."""
 
-    dataset: str  # name of its class
+    dataset: str  # class name of the dataset
     batch_size: int | None
-    wait_s: float  # that the program waited for its batches
-    blocked: float  # share of that time in which the process neither computed nor waited for a core
+    wait_s: float  # seconds that the program waited for batches of the loader
+    blocked: float  # share of the loading time in which the process neither computed nor waited for a core
 
 
 def evaluation_loaders(rank: Rank) -> list[EvaluationLoader]:
-    """Return the loaders of evaluation that workers could help, the one that was waited for longest first.
+    """Return the evaluation loaders that workers could make faster, the one with the longest wait first.
 
-    Streams are left out, and loaders whose samples draw random numbers: workers would move the draws elsewhere. So are
-    loaders that one evaluation waits for a shorter time than starting workers may take.
+    These loaders have no workers. Streams are left out, and so are loaders whose samples draw random numbers, because
+    workers would draw other numbers. Loaders are also left out if one evaluation waits for less time than starting
+    workers may take.
     """
     own = [one for one in rank.summary.get("loaders", ()) if one.get("eval_fetches") and not one.get("train_fetches")]
     plain = [one for one in own if not one.get("num_workers") and not one.get("iterable") and not _draws(one)]
@@ -89,7 +90,7 @@ def _blocked(meter: JsonObject) -> float:
 
 
 def loaders_made(rank: Rank) -> int:
-    """Return how many loaders the program made to feed training; one for each epoch or client, or one in all."""
+    """Return how many loaders the program made to feed training: one per epoch, one per client, or a single one."""
     loaders = rank.summary.get("loaders", ())
     return sum(int(loaders[number].get("together", 1)) for number in training_loaders(rank))
 
@@ -99,7 +100,7 @@ def _key(loader: JsonObject) -> tuple[object, ...]:
 
 
 def steps_of_epoch(rank: Rank) -> int | None:
-    """Return the optimizer steps of an epoch of the loader that trains; None where no second epoch was seen."""
+    """Return the optimizer steps in one epoch of the training loader, or None if no second epoch was seen."""
     numbers = training_loaders(rank)
     begun = sorted(note["time_ns"] for note in rank.noted("epoch") if note["loader"] in numbers)
     first_ns = rank.meta.get("first_ns")
@@ -110,7 +111,7 @@ def steps_of_epoch(rank: Rank) -> int | None:
 
 
 def loader_breakdown(run: Run, rank: Rank) -> LoaderBreakdown | None:
-    """Break down the training loader of one rank; None when it has none, or nothing was counted."""
+    """Return the breakdown of one rank's training loader, or None if there is no loader or nothing was counted."""
     numbers = training_loaders(rank)
     if not numbers:
         return None
@@ -164,7 +165,7 @@ def _of_workers(run: Run, rank: Rank, numbers: Sequence[int], settings: JsonObje
 
 
 def worker_row(worker: Worker) -> WorkerRow:
-    """Split one worker's life: making batches (on a CPU, blocked, ready without a CPU) and waiting for orders."""
+    """Return one worker's time: making batches (on a CPU, blocked, waiting for a CPU) and waiting for requests."""
     last = worker.last
     produce, on_cpu = float(last.get("produce_s", 0.0)), float(last.get("cpu_s", 0.0))
     off_cpu = max(0.0, produce - on_cpu)
@@ -218,18 +219,18 @@ def _in_process(rank: Rank, numbers: Sequence[int], settings: JsonObject) -> Loa
 
 
 def _runnable_s(meters: Sequence[JsonObject], otherwise: float) -> float:
-    """Return how long the training thread was ready without a CPU while it made batches, as it was measured then.
+    """Return the seconds that the training thread waited for a CPU while it made batches.
 
     Args:
-        meters: Of the loaders; records of earlier versions do not have this time.
-        otherwise: What to return for those: the share of the whole thread.
+        meters: The meters of the loaders. Records of earlier versions do not contain this time.
+        otherwise: The value to return if a meter does not contain this time.
     """
     measured = [float(m["runnable_s"]) for m in meters if m.get("runnable_s") is not None]
     return sum(measured) if len(measured) == len(meters) else otherwise
 
 
 def _merged(histograms: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the counts of all histograms together, and the upper bound of each bucket in seconds."""
+    """Return the sum of the histograms, and the upper bound of each bucket in seconds."""
     width = max((len(h) for h in histograms), default=0)
     total = np.zeros(width)
     for histogram in histograms:
@@ -238,7 +239,7 @@ def _merged(histograms: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray
 
 
 def batch_interval(histograms: Sequence[Sequence[int]], mean_s: float) -> Interval:
-    """Return the mean time of a batch with its 5th and 95th percentile, to the histogram's factor of two."""
+    """Return the mean time of a batch with its 5th and 95th percentile, to the histogram's resolution of 2x."""
     total, upper = _merged(histograms)
     count = int(total.sum())
     if not count:
@@ -250,7 +251,7 @@ def batch_interval(histograms: Sequence[Sequence[int]], mean_s: float) -> Interv
 
 
 def slow_share(histograms: Sequence[Sequence[int]]) -> float:
-    """Return the share of time in batches at least four times the median, to the histogram's factor of two."""
+    """Return the share of time in batches of at least four times the median, to the histogram's resolution of 2x."""
     total, upper = _merged(histograms)
     if not total.sum():
         return 0.0
@@ -260,7 +261,7 @@ def slow_share(histograms: Sequence[Sequence[int]]) -> float:
 
 
 def batch_times(histograms: Sequence[Sequence[int]], all_s: float) -> list[tuple[int, float]]:
-    """Return how many batches took about how many seconds, so that together they took what they took."""
+    """Return the histogram as (number of batches, seconds per batch), scaled so that the total time is `all_s`."""
     total, upper = _merged(histograms)
     middles = 0.75 * upper
     if not total.sum():
@@ -289,12 +290,12 @@ def _title(settings: JsonObject) -> str:
 
 
 def readers(rank: Rank) -> list[HotFunction]:
-    """Return the user's functions seen most often in making the input."""
+    """Return the user's functions with most stack samples in input preparation."""
     return hot_functions(rank, _READER_INPUT)
 
 
 def made_behind(rank: Rank) -> bool:
-    """Say whether the training thread waits for a thread or process of the program's own to make the input."""
+    """Return whether the training thread waits for another thread or process of the program to prepare the input."""
     entries = [e for e in rank.summary.get("hot", ()) if e["side"] in _READER_INPUT.get(e["slot"], ())]
     waiting: int = sum(e["count"] for e in entries if any(f"({name}" in (e["leaf"] or "") for name in _WAITING_FILES))
     total: int = sum(e["count"] for e in entries)

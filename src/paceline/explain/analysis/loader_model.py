@@ -1,12 +1,13 @@
-"""A model of the loader: the step time at each number of workers. The loader findings rest on it.
+"""A model of the loader: the step time for each number of workers. The loader findings use this model.
 
-Per step, with c the seconds of compute that no loader can hide, b and u the wall and CPU seconds that making one
-step's batches takes, k the CPU seconds of everything else, and C the cores we may use, w workers give a step of
+For one step, let c be the seconds of compute that no loader can hide, b and u the wall and CPU seconds for making the
+batches of the step, k the CPU seconds of everything else, and C the number of available cores. With w workers, a step
+takes
 
     max(c, b / w, (k + u) / C)
 
-The bound over cores is what tells samples that *wait* (b large, u small: more workers help) from samples that
-*burn* (u = b: w workers just fill the cores).
+The bound by the cores separates samples that *wait* (b large, u small: more workers help) from samples that *compute*
+(u = b: w workers just fill the cores).
 """
 
 from __future__ import annotations
@@ -22,37 +23,39 @@ from paceline.explain.analysis.run_analysis import TELLABLE_S, RankAnalysis, Run
 from paceline.explain.model import Gain
 from paceline.record import layout
 
-WORTH = 0.05  # a share of step time below which waiting for data is no finding
-_STARVED = 0.1  # share of a step that a rank waits for batches in the median, when it is said to be starved
+WORTH = 0.05  # least share of step time spent waiting for data that makes a finding
+_STARVED = 0.1  # a rank is starved if its median wait for batches takes this share of the median step
 _MOST_WORKERS = 64
-_LEAST_FREE = 0.1  # cores
-_IN_FEW = 0.7  # share of the waiting beyond the median wait that falls on a sixth of the steps
-_OF_WAIT = 0.5  # share of all waiting that is beyond the median wait
-_START_S = (0.005, 0.04)  # seconds to start and to end a worker process; 40 ms were measured on a busy machine
-_BY_A_CORE = 0.5  # share of long waits that waiting for a CPU core may explain
-_WITHOUT_WORKERS = 5.0  # largest speed-up of computing without workers beside it
-_WARM = 0.5  # a program that waited 74% of its time computed 1.5 times as fast once it did not
-_LEAST_POOL = 3  # threads of a pool that computes, beside the worker's main thread
-_PLAIN_WORKER_THREADS = 4  # of a worker without compute threads: main, feeder, watcher, our ticker
+_LEAST_FREE = 0.1  # least number of cores that are assumed free
+_IN_FEW = 0.7  # share of the waiting above the median wait that falls on a sixth of the steps
+_OF_WAIT = 0.5  # share of all waiting that is above the median wait
+# least and most seconds to start and end a worker process; 40 ms were measured on a busy machine
+_START_S = (0.005, 0.04)
+_BY_A_CORE = 0.5  # share of the long waits that waiting for a CPU core may explain
+_WITHOUT_WORKERS = 5.0  # largest speed-up of compute if no workers run at the same time
+_WARM = 0.5  # a program that waited 74% of its time computed 1.5 times as fast without this wait
+_LEAST_POOL = 3  # least number of further threads of a worker that count as a compute pool
+_PLAIN_WORKER_THREADS = 4  # threads of a worker without compute threads: main, feeder, watcher, and Paceline's ticker
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderModel:
-    """One rank's need for batches and what making them takes; seconds a step."""
+    """One rank's need for batches, and the cost of making them. All times are seconds per step."""
 
     step_s: float
-    wait_s: float  # waiting for data, all of it
-    restart_s: float  # of this, more than usual in the first fetch after a loader was started
-    compute_s: float  # everything that is not waiting
-    make_s: float  # wall time of making the step's batches, of one worker
-    make_cpu_s: float  # CPU time of it
-    hand_over_s: float  # CPU time of handing them over, both sides
-    other_cpu_s: float  # CPU time of everything else in this process
-    workers: int  # or threads that make batches in place of them
-    cores: float  # that this rank may count on
-    free_cores: float | None = None  # of these, what others on the host left; None: not measured
-    starts: float = 0.0  # loaders that were made anew, of those without workers: each would have to start its workers
-    start_s: float = 0.0  # of restart_s, without making the first batches, which kept workers have to make too
+    wait_s: float  # all waiting for data
+    restart_s: float  # part of wait_s: additional time of the first fetch after a loader was started
+    compute_s: float  # all time except waiting for data
+    make_s: float  # wall time in which one worker makes the batches of a step
+    make_cpu_s: float  # CPU time for making the batches of a step
+    hand_over_s: float  # CPU time for sending and receiving the batches
+    other_cpu_s: float  # CPU time of everything else in the training process
+    workers: int  # number of workers, or of threads that make batches instead of workers
+    cores: float  # cores that this rank can use
+    free_cores: float | None = None  # cores that other programs leave for this rank; None if not measured
+    starts: float = 0.0  # loaders without workers started per step: with workers, each of them would start its workers
+    # part of restart_s without making the first batches, which persistent workers also have to make
+    start_s: float = 0.0
 
     @property
     def wait_share(self) -> float:
@@ -61,46 +64,47 @@ class LoaderModel:
 
     @property
     def steady_share(self) -> float:
-        """The same without the restarts of the loader."""
+        """Share of step time spent waiting for data, without restarts of the loader."""
         return (self.wait_s - self.restart_s) / self.step_s if self.step_s > 0 else 0.0
 
     @property
     def warmer(self) -> float:
-        """Factor by which work may speed up that need not wait in between: caches and clocks stay warm."""
+        """Largest factor by which compute may speed up if it does not wait for data: caches and clocks stay warm."""
         return 1.0 + _WARM * self.wait_share
 
     @property
     def cpu_demand(self) -> float:
-        """CPU seconds a step wants of the cores, as a share of what they have."""
+        """CPU seconds that a step needs, as a share of the CPU seconds that the cores have."""
         return self._cpu_s / self.step_s
 
     def step_with(self, workers: int) -> float:
-        """Seconds a step would take with so many workers."""
+        """Return the predicted seconds of a step with this number of workers."""
         return max(self.compute_s, self.make_s / max(workers, 1), self._cpu_s)
 
     @property
     def _cpu_s(self) -> float:
-        """Seconds that a step would take if all cores were busy with it."""
+        """Seconds of a step if it kept all cores busy."""
         return (self.other_cpu_s + self.make_cpu_s + self.hand_over_s) / self.cores
 
     def best_workers(self) -> int:
-        """The fewest workers that are within 3% of the best any number gives."""
+        """Return the smallest number of workers whose step time is within 3% of the best."""
         best = self.step_with(_MOST_WORKERS)
         return next(w for w in range(1, _MOST_WORKERS + 1) if self.step_with(w) <= 1.03 * best)
 
     @property
     def unexplained_s(self) -> float:
-        """What a step takes beyond the model: batches of very different cost, and whatever else; not restarts."""
+        """Seconds of a step that the model does not explain, such as batches of uneven cost; without restarts."""
         if not self.workers:
             return 0.0
         return max(0.0, self.step_s - self.restart_s - self.step_with(self.workers))
 
     def gain_with(self, workers: int) -> Gain:
-        """Speed-up of a step with so many workers.
+        """Return the speed-up of a step with this number of workers.
 
-        The low end grants each batch a third more, for coordination, another quarter where all cores are busy, which
-        may be two halves of one, and leaves all that the model does not explain as it is; the high end leaves half. The
-        low end also leaves other programs the cores that they use. Loaders that are made anew start their workers anew.
+        For the lower end, each batch takes a third longer for coordination, and another quarter if all cores are busy,
+        because two cores may be two hardware threads of one core. The time that the model does not explain stays as it
+        is; for the upper end, half of it stays. For the lower end, other programs keep their cores. Loaders that are
+        made in each epoch start their workers again.
         """
         quick, slow = (self.starts * workers * start_s for start_s in _START_S)
         predicted = max(self.step_with(workers), 1e-9)
@@ -113,9 +117,9 @@ class LoaderModel:
         return Gain(low=max(1.0, min(low, high)), high=max(1.0, high))
 
     def gain_of_cached_samples(self) -> Gain:
-        """Speed-up of a step if samples come from memory, where only the work of the training process is left.
+        """Return the speed-up of a step if samples come from memory: only the work of the training process is left.
 
-        No workers are started. Computing that does not share cores and CPU caches with workers was up to five times as
+        No workers are started. Compute that does not share cores and CPU caches with workers was up to five times as
         fast (benchmarks/tune_programs/repeats.py).
         """
         own_cpu_s = max(0.0, self.other_cpu_s - self.restart_s)
@@ -157,15 +161,15 @@ def loader_model_of(analysis: RunAnalysis, rank: RankAnalysis) -> LoaderModel:
 
 
 def made_by_own_threads(rank: RankAnalysis) -> bool:
-    """Say whether the program makes its batches without a loader, in a thread or process of its own."""
+    """Return whether the program makes its batches without a loader, in a thread or process of its own."""
     return rank.loader is None and made_behind(rank.record)
 
 
 def is_starved(rank: RankAnalysis) -> bool:
-    """Say whether batches come from behind and in most steps none is ready: the rank can go no faster than they come.
+    """Return whether a rank gets background batches too late in most steps, so that the loader limits its speed.
 
-    What it waits for data then says when its batches come, not how long they take, and the time it waits for other
-    ranks is time in which batches are made.
+    The data wait then shows when batches arrive, not how long they take. The time in which the rank waits for other
+    ranks is also time in which batches are made.
     """
     behind = rank.loader.makers > 0 if rank.loader is not None else made_by_own_threads(rank)
     waits = rank.phases["data_wait"] - receiving_s(rank)
@@ -173,13 +177,13 @@ def is_starved(rank: RankAnalysis) -> bool:
 
 
 def receiving_s(rank: RankAnalysis) -> float:
-    """CPU seconds a step that the training thread spends in fetching, over the steps in which it was taken."""
+    """Return the mean CPU seconds per step that the training thread spends fetching, over the measured steps."""
     spent = rank.rows["fetch_cpu_s"]
     return float(np.nanmean(spent)) if np.isfinite(spent).any() else 0.0
 
 
 def _own_cpu_s(rank: RankAnalysis) -> float:
-    """CPU seconds a second of the training process (its threads, not its workers), while it was stepping."""
+    """Return the CPU seconds per second of the training process while stepping (all its threads, without workers)."""
     ticks = rank.record.ticks
     ticks = ticks[ticks["step"] > 0]
     if len(ticks) < 2 or ticks["time_ns"][-1] <= ticks["time_ns"][0]:
@@ -194,7 +198,7 @@ def _cores(analysis: RunAnalysis) -> float:
 
 
 def _free_cores(analysis: RunAnalysis, rank: RankAnalysis) -> float | None:
-    """Return the cores that this rank may count on while others use theirs: at least those that the run has now."""
+    """Return the cores that other programs leave for this rank, at least those that it uses now, or None if unknown."""
     host = analysis.host
     if host.others_share <= 0 or host.allowed_cores is None or host.own_cores is None:
         return None
@@ -207,18 +211,18 @@ def _ranks_on_host(analysis: RunAnalysis, rank: RankAnalysis) -> int:
 
 
 def _restart_s(rank: RankAnalysis, batch_s: float) -> float:
-    """Return the seconds a step, on average, that first fetches after starting a loader take more than the others.
+    """Return the mean seconds per step that first fetches after starting a loader take more than other fetches.
 
     Args:
         rank: The rank.
-        batch_s: The time of making one batch, which a first fetch takes in any case.
+        batch_s: Seconds for making one batch, which a first fetch takes in any case.
     """
     more = restarts_s(rank, batch_s)
     return float(more.sum()) / len(rank.rows) if len(more) else 0.0
 
 
 def restarts_s(rank: RankAnalysis, batch_s: float) -> Floats:
-    """Return the seconds that each first fetch takes more than a later one, and than making a batch."""
+    """Return the seconds by which each first fetch takes longer than a later fetch and than making a batch."""
     starts = (rank.rows["flags"] & layout.FLAG_EPOCH) != 0
     wait = rank.phases["data_wait"]
     if starts.all() and not (rank.loader and rank.loader.workers):
@@ -229,14 +233,14 @@ def restarts_s(rank: RankAnalysis, batch_s: float) -> Floats:
 
 
 def waiting_rank(analysis: RunAnalysis) -> tuple[RankAnalysis, LoaderModel] | None:
-    """Return the rank that waits for data most, with its loader model; None when none waits noticeably."""
+    """Return the rank that waits most for data, with its loader model, or None if no rank waits noticeably."""
     rank = max(analysis.ranks, key=lambda one: float(one.phases["data_wait"].sum()) / max(one.total_s, 1e-9))
     loader_model = loader_model_of(analysis, rank)
     return (rank, loader_model) if loader_model.wait_share >= WORTH and loader_model.wait_s >= TELLABLE_S else None
 
 
 def bound_by_cpu(analysis: RunAnalysis, rank: RankAnalysis, loader_model: LoaderModel) -> bool:
-    """Say whether the cores limit the loader, rather than the number of workers."""
+    """Return whether the CPU cores limit the loader, instead of the number of workers."""
     loader = rank.loader
     busy = loader_model.cpu_demand >= 0.8
     if loader is not None and loader.workers:
@@ -246,9 +250,10 @@ def bound_by_cpu(analysis: RunAnalysis, rank: RankAnalysis, loader_model: Loader
 
 
 def worker_threads(analysis: RunAnalysis, rank: RankAnalysis) -> int:
-    """Return how many compute threads the training loader's workers have, beside the threads that all workers have.
+    """Return the number of compute threads of all workers of the training loader together.
 
-    A worker with fewer than `_LEAST_POOL` further threads has none: libraries start helper threads that do not compute.
+    Threads that every worker has do not count. A worker with fewer than `_LEAST_POOL` further threads has no compute
+    threads, because libraries start helper threads that do not compute.
     """
     if rank.loader is None or not rank.loader.workers:
         return 0
@@ -259,12 +264,12 @@ def worker_threads(analysis: RunAnalysis, rank: RankAnalysis) -> int:
 
 
 def is_blocked(rank: RankAnalysis) -> bool:
-    """Say whether making samples is mostly waiting (storage, network, sleep) rather than computing."""
+    """Return whether making samples mostly waits (storage, network, sleep) instead of computing."""
     return rank.loader is not None and rank.loader.blocked >= 0.5
 
 
 def is_transport(rank: RankAnalysis, loader_model: LoaderModel) -> bool:
-    """Say whether collating and handing over, not making samples, is most of the work."""
+    """Return whether collating and sending batches takes more time than making samples."""
     loader = rank.loader
     if loader is None or not loader.workers:
         return False
@@ -274,10 +279,10 @@ def is_transport(rank: RankAnalysis, loader_model: LoaderModel) -> bool:
 
 
 def is_jitter(rank: RankAnalysis) -> bool:
-    """Say whether most of the waiting is a few long waits for slow batches, rather than a steady one.
+    """Return whether most of the waiting is a few long waits for slow batches, instead of a steady wait.
 
-    What the steps would wait without the slow batches, the median wait, is taken off: whether computing hides the
-    usual batch depends on the machine, and does not change what the slow ones cost.
+    The median wait is subtracted, because steps would also have it without the slow batches. Whether compute hides the
+    usual batch depends on the machine, and does not change the cost of the slow batches.
     """
     starts = (rank.rows["flags"] & layout.FLAG_EPOCH) != 0
     wait = rank.phases["data_wait"][~starts]
@@ -291,7 +296,7 @@ def is_jitter(rank: RankAnalysis) -> bool:
 
 
 def _waits_for_a_core(rank: RankAnalysis, more_s: float) -> bool:
-    """Say whether waiting for a CPU core, of whoever makes the batches, may explain half of these seconds."""
+    """Return whether the makers of the batches may have waited for a CPU core for at least half of `more_s`."""
     if rank.loader is not None and rank.loader.makers:
         return rank.loader.runnable >= _BY_A_CORE * rank.loader.slow_share
     return cpu_wait_share(rank.record) * rank.total_s >= _BY_A_CORE * more_s

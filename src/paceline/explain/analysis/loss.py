@@ -1,7 +1,7 @@
 """The loss curve of a rank, and the objective that the loss measures.
 
-A loss is compared over time only if a rank has one objective: the losses of a GAN's two networks pull against each
-other. The modules, the optimizer and the line of the backward pass identify an objective.
+Losses are compared over time only if a rank has one objective. For example, the losses of a GAN's two networks work
+against each other. An objective is identified by the modules, the optimizer and the line of the backward pass.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from paceline.record.read import read_losses
 from paceline.record.run import JsonObject, Rank
 
 _MOST_POINTS = 1500
-_MOST_OTHER = 0.1  # share of backward passes of another kind that one objective may have beside it
-_MOVING = 0.5  # share of updates with gradient-free forward passes, from which targets come from a model
+_MOST_OTHER = 0.1  # largest share of backward passes that may belong to other objectives
+_MOVING = 0.5  # from this share of updates with gradient-free forward passes on, a model makes the targets
 _LEAST_UPDATES = 8
 
 
 def loss_curve(rank: Rank, target: float | None) -> LossCurve | None:
-    """Return the loss curve of a rank, or None when no loss was seen."""
+    """Return the loss curve of a rank, or None if no loss was recorded."""
     steps = read_losses(rank)
     seen = np.flatnonzero(steps["flags"] & layout.FLAG_LOSS)
     if not len(seen):
@@ -33,7 +33,7 @@ def loss_curve(rank: Rank, target: float | None) -> LossCurve | None:
     numbers, values = steps["index"][seen], steps["loss"][seen].astype(np.float64)
     seconds = np.cumsum(steps["wall_s"], dtype=np.float64)[seen]
     samples = np.cumsum(np.nan_to_num(steps["samples"]), dtype=np.float64)[seen]
-    del steps, seen  # of a long run they are large
+    del steps, seen  # these arrays are large for a long run
     finite = np.isfinite(values)
     ends = max(1, min(20, len(values) // 10))
     good = values[finite]
@@ -56,7 +56,7 @@ def loss_curve(rank: Rank, target: float | None) -> LossCurve | None:
 def _reached(
     values: np.ndarray, steps: np.ndarray, seconds: np.ndarray, samples: np.ndarray, target: float | None
 ) -> dict[str, float] | None:
-    """Return when the running median of five losses first was at or below the target."""
+    """Return the step, seconds and samples at which the running median of five losses first reached the target."""
     if target is None or not len(values):
         return None
     window = min(5, len(values))
@@ -73,13 +73,14 @@ def _reached(
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """The one objective of a rank.
+    """The only objective of a rank.
 
     Attributes:
-        modules: The classes of the modules that run forward for it.
-        line: The line of the backward pass; None if no stack was taken.
-        fixed: Whether each update has one forward pass with gradients for each backward pass, and none without. A
-            target network, a teacher, or a model that makes its own targets moves the objective, so its loss may rise.
+        modules: The classes of the modules in the forward pass.
+        line: The line of the backward pass, or None if no stack was sampled.
+        fixed: Whether the target of the loss stays the same: each backward pass has one forward pass with gradients,
+            and there are no forward passes without gradients. A target network, a teacher, or a model that makes its
+            own targets changes the objective, so the loss may rise.
     """
 
     modules: Sequence[str]
@@ -89,7 +90,7 @@ class Objective:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchanges:
-    """How often one module exchanged its gradients for one optimizer update."""
+    """The number of gradient exchanges of one module per optimizer update."""
 
     module: str
     updates: int
@@ -97,7 +98,7 @@ class Exchanges:
 
 
 def single_objective(rank: Rank) -> Objective | None:
-    """Return the objective of a rank; None if the rank has several, or if the record does not say."""
+    """Return the objective of a rank, or None if the rank has several or the record does not contain it."""
     told: JsonObject = rank.summary.get("training") or {}
     entries = told.get("objectives") or ()
     counts: Counter[tuple[object, ...]] = Counter()
@@ -117,7 +118,7 @@ def single_objective(rank: Rank) -> Objective | None:
 
 
 def exchanges_of(rank: Rank) -> Exchanges | None:
-    """Return the exchanges of the module that exchanges its gradients most often for one update; None: unknown."""
+    """Return the exchanges of the module that exchanges gradients most often per update, or None if unknown."""
     told: JsonObject = rank.summary.get("training") or {}
     found = [
         Exchanges(module=one["module"], updates=one["updates"], per_update=one["exchanges"] / one["updates"])

@@ -1,10 +1,10 @@
-"""Model FLOP utilization: the share of the GPU's peak that training uses, and the number format that it computes in.
+"""Model FLOP utilization: the share of the GPU's peak rate that training uses, and the number format of its products.
 
     MFU = FLOPs of a step / (seconds of a step * peak FLOP/s of the format used)
 
-(PaLM, arXiv 2204.02311, appendix B.) The FLOPs are those of the matrix work of one profiled step, the peak is the
-vendor's dense figure from `hardware.catalogue`. What the program computes twice (activation checkpointing) counts
-twice.
+(PaLM, arXiv 2204.02311, appendix B.) The FLOPs are those of the matrix products in one profiled step. The peak rate is
+the vendor's dense figure from `hardware.catalogue`. Computations that the program repeats (activation checkpointing)
+count twice.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from paceline.hardware.catalogue import Gpu, match_gpu
 from paceline.record.run import JsonObject, Rank
 
 _SHORT = {"bfloat16": "bf16", "float16": "fp16"}
-_WHOLE = 0.9  # share of the time of all steps that the profiled models take, from which they stand for all
-_TF32_FROM = 8.0  # compute capability
+_WHOLE = 0.9  # least share of step time in the profiled models for which they represent all models
+_TF32_FROM = 8.0  # least compute capability for TF32
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mfu:
-    """Model FLOP utilisation, or why there is none."""
+    """Model FLOP utilization, or the reason why it is unknown."""
 
     value: float | None
-    reason: str = ""  # why it is not known
+    reason: str = ""  # why the value is unknown
     flops_per_step: float | None = None
     peak_flops: float | None = None
     number_format: str | None = None
@@ -34,7 +34,7 @@ class Mfu:
 
     @property
     def source(self) -> str:
-        """Where the peak comes from, in words."""
+        """The peak rate and its source, as text."""
         if self.gpu is None:
             return ""
         doubt = "" if self.gpu.verified == "repo" else " (not checked against a data sheet)"
@@ -42,7 +42,7 @@ class Mfu:
 
 
 def capability(meta: JsonObject) -> float:
-    """Return the compute capability of a rank's GPU; 0.0 where there is none."""
+    """Return the compute capability of a rank's GPU, or 0.0 without a GPU."""
     try:
         return float(meta.get("capability") or 0.0)
     except ValueError:
@@ -50,7 +50,7 @@ def capability(meta: JsonObject) -> float:
 
 
 def number_format(rank: Rank, window: ProfilerWindow | None = None) -> str | None:
-    """Return the format in which matrices are multiplied: bf16, fp16, tf32 or fp32; None when it is not known."""
+    """Return the number format of matrix products (bf16, fp16, tf32 or fp32), or None if unknown."""
     told = _SHORT.get(str(rank.meta.get("autocast")))
     if told:
         return told
@@ -73,7 +73,7 @@ def _uses_tf32(rank: Rank, window: ProfilerWindow | None) -> bool:
 
 
 def mfu_of(rank: Rank, window: ProfilerWindow | None, step_s: float) -> Mfu:
-    """Work out the MFU of a rank from its profiled step and the median of its steps."""
+    """Return the MFU of a rank, from its profiled step and the median of its step times."""
     gpu = match_gpu(str(rank.meta.get("device_name") or ""))
     kind = number_format(rank, window)
     flops = window.flops_per_step if window else None

@@ -1,4 +1,4 @@
-"""The profiled steps of a rank: operators by their own time, matrix work, and which operators are element-wise."""
+"""The profiled steps of a rank: operators with their self times, matrix products, and element-wise operators."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ _TINY_S = 20e-6
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """One operator's time in the window, without that of the operators it called."""
+    """The time of one operator in the profiled steps, without operators that it called."""
 
     name: str
     count: int
-    self_s: float  # of the host
-    device_self_s: float | None = None  # of the device, where there is one
+    self_s: float  # self time on the host
+    device_self_s: float | None = None  # self time on the device; None without a device
 
     @property
     def time_s(self) -> float:
-        """Its own time on the device that computes."""
+        """Self time on the training device."""
         return self.self_s if self.device_self_s is None else self.device_self_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProductSize:
-    """Matrix products of one size: (m x k) times (k x n), `batch` at a time, `count` times in the window."""
+    """Matrix products of one size: (m x k) times (k x n), `batch` at a time, `count` times in the profiled steps."""
 
     batch: int
     m: int
@@ -40,38 +40,38 @@ class ProductSize:
 
     @property
     def flops(self) -> float:
-        """Operations of all of them."""
+        """Floating-point operations of all these products."""
         return 2.0 * self.batch * self.m * self.n * self.k * self.count
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixWork:
-    """The matrix work of the window."""
+    """The matrix work of the profiled steps."""
 
-    flops: Mapping[str, float]  # matmul, convolution, attention
-    products: Sequence[ProductSize]  # the largest
-    uncounted: Sequence[str]  # what also computes, in a way that shapes do not tell
+    flops: Mapping[str, float]  # by kind: matmul, convolution, attention
+    products: Sequence[ProductSize]  # the largest products
+    uncounted: Sequence[str]  # operators whose FLOPs cannot be computed from their shapes
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilerWindow:
-    """The profiler window of one rank."""
+    """The profiled steps of one rank."""
 
     steps: int
     wall_s: float
-    operators: Sequence[Operator]  # most self time first
+    operators: Sequence[Operator]  # the operator with most self time first
     matrix_work: MatrixWork | None = None  # counted on a GPU only
 
     @property
     def flops_per_step(self) -> float | None:
-        """Floating-point operations of a step's matrix work; None when they were not, or not all, counted."""
+        """Floating-point operations of the matrix work in one step, or None if not all of them were counted."""
         if self.matrix_work is None or self.matrix_work.uncounted:
             return None
         return sum(self.matrix_work.flops.values()) / self.steps
 
     @property
     def operators_per_step(self) -> float:
-        """How many operators the host issued in a step."""
+        """Number of operators that the host issued per step."""
         return sum(o.count for o in self.operators) / self.steps
 
     @property
@@ -87,7 +87,7 @@ class ProfilerWindow:
 
 
 def read_window(rank: Rank) -> ProfilerWindow | None:
-    """Read the summary that the probe made of its profiler window; None when none was taken; the last of several."""
+    """Return the last summary of profiled steps that the recorder wrote, or None if no steps were profiled."""
     notes = [note for note in rank.noted("window") if note.get("operators") and note.get("steps")]
     if not notes:
         return None
@@ -226,7 +226,7 @@ _ELEMENTWISE = frozenset(
 
 
 def is_elementwise(name: str) -> bool:
-    """Say whether an ATen operator is element-wise or a reduction, forward or backward, by its name."""
+    """Return whether an ATen operator, by its name, is element-wise or a reduction (forward or backward)."""
     if not name.startswith("aten::"):
         return False
     bare = name.removeprefix("aten::").removeprefix("_").rstrip("_")

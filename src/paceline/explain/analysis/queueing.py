@@ -1,9 +1,10 @@
 """A simulation of the queue of a loader: the step time at other prefetch factors and numbers of workers.
 
-A loader hands batches out in order. Worker i makes batches i, i + w, i + 2w …; batch j is ordered when batch j - w·p is
-taken, with p the prefetch factor; it is taken when it is there and the step before it is over. With times of batches
-as they were measured, that says what a step takes under any w and p: checked against a grid of 20 (`jitter` in
-`benchmarks/tune_programs`), 2 workers and a factor of 8 were 1.32 times as fast in it and 1.31 times in truth.
+A loader returns batches in order. With w workers and the prefetch factor p, worker i makes batches i, i + w, i + 2w, …
+Batch j is requested when batch j - w·p is taken. A batch is taken when it is ready and the step before is over. From
+the measured times of batches, the simulation computes the step time for any w and p. It was checked on a grid of 20
+settings (`jitter` in `benchmarks/tune_programs`): 2 workers with a factor of 8 were 1.32 times as fast in the
+simulation, and 1.31 times as fast when measured.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from paceline.explain import words
 from paceline.explain.analysis.loader_model import LoaderModel
 from paceline.explain.model import Gain, LoaderBreakdown
 
-_PLAYED = 3000  # batches
-_SETTLED = 500  # of them, after which the queue no longer holds what it held at first
+_PLAYED = 3000  # number of simulated batches
+_SETTLED = 500  # number of batches after which the initial queue no longer matters
 _MOST_FACTOR, _MOST_WORKERS, _MOST_BATCHES = 64, 16, 256
 _NEAR, _WORTH = 1.01, 1.03
-_LEAST, _MOST = 0.5, 1.5  # of what is gained by the model
+_LEAST, _MOST = 0.5, 1.5  # ends of the predicted gain, as factors on the simulated gain
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
 class Queue:
-    """What a loader keeps ready."""
+    """The queue of batches that a loader keeps ready."""
 
     workers: int
-    factor: int  # batches that each worker makes ahead
+    factor: int  # batches that each worker makes in advance (prefetch factor)
 
     @property
     def batches(self) -> int:
-        """All of them."""
+        """Number of batches in the queue."""
         return self.workers * self.factor
 
 
@@ -50,17 +51,17 @@ class QueueSimulation:
 
     @property
     def now(self) -> Queue:
-        """The queue as it is."""
+        """The current queue of the loader."""
         return Queue(workers=self.loader.workers, factor=int(str(self.loader.settings.get("prefetch_factor") or 2)))
 
     @cached_property
     def _made(self) -> list[float]:
-        """Seconds that batches take, in an order of chance that is always the same."""
+        """Seconds of each simulated batch, drawn from the measured times with a fixed seed."""
         counts, seconds = (np.array(column, float) for column in zip(*self.loader.batch_times, strict=True))
         return [float(s) for s in np.random.default_rng(0).choice(seconds, _PLAYED, p=counts / counts.sum())]
 
     def step_s(self, queue: Queue) -> float:
-        """Return what a step takes with a queue, or the CPU work of it on all cores where that is more."""
+        """Return the seconds of a step with a queue, at least the time of the step's CPU work on all cores."""
         return self._step_s(queue, self.loader_model.compute_s)
 
     def _step_s(self, queue: Queue, compute_s: float) -> float:
@@ -75,7 +76,7 @@ class QueueSimulation:
         ) / self.loader_model.cores
 
     def gain(self, queue: Queue) -> Gain:
-        """Return how many times as fast steps become; half of it at least, since few slow batches are seen."""
+        """Return the gain of a queue. Its lower end is half the simulated gain, because few slow batches were seen."""
         return self._gain_of(self.step_s(queue))
 
     @cached_property
@@ -88,15 +89,16 @@ class QueueSimulation:
         return Gain(low=1 + _LEAST * more, high=max(1 + _LEAST * more, min(1 + _MOST * more, most)))
 
     def gain_in_any_order(self) -> Gain:
-        """Return the gain if a batch is taken as soon as any is ready: then only the mean time of a batch counts."""
+        """Return the gain if training takes batches in any order. Then only the mean time of a batch matters."""
         made = float(np.mean(self._made)) / self.now.workers
         return self._gain_of(max(self.loader_model.compute_s, made, self._burnt_s))
 
     def better(self) -> list[Queue]:
-        """Return the shortest queues that come near the best, of as many workers and of more; what to try first, first.
+        """Return the shortest queues that are nearly the best: one with as many workers as now, and one with more.
 
-        Of two that are as fast, the shorter comes first: it needs less memory. More workers have to gain something
-        by it, time or half of the batches; and of a stream they would have to share it out.
+        The queue to try first comes first. Of two equally fast queues, the shorter one comes first, because it needs
+        less memory. A queue with more workers must save time or half of the batches. For a stream, more workers are not
+        proposed, because they would have to share it.
         """
         if not self.loader.batch_times:
             return []
@@ -119,14 +121,14 @@ class QueueSimulation:
         ]
 
     def _best(self, queues: Iterable[Queue]) -> Queue | None:
-        """Return the smallest queue that comes near the best, even if training is faster once it need not wait."""
+        """Return the smallest queue that is nearly the best, also if compute becomes faster when it need not wait."""
         steps = {queue: self._step_s(queue, self.loader_model.compute_s / self.loader_model.warmer) for queue in queues}
         near = [queue for queue, step_s in steps.items() if step_s <= _NEAR * min(steps.values())]
         return min(near, key=lambda queue: (queue.batches, queue), default=None)
 
 
 def _taken(made: Sequence[float], compute_s: float, queue: Queue) -> list[float]:
-    """Return when each batch is taken."""
+    """Return the time in seconds at which each batch is taken."""
     ready: list[float] = []
     taken: list[float] = []
     for batch, seconds in enumerate(made):

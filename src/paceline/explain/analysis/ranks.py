@@ -1,4 +1,4 @@
-"""The straggler: the rank that others wait for, and what it spends its time on."""
+"""The straggler: the rank that other ranks wait for, and the phase in which it is slower."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.record.layout import PHASES
 
 _POINT_TO_POINT = ("batch_isend_irecv", "send", "recv")
-_REPEATED = 1.5  # exchanges of one module for one update
-_BY_A_CORE = 0.5  # share of a rank's delay from which other programs, not the rank itself, are the reason
-_BLOCKS = 8  # of steps, whose means are taken to be independent
-_WORTH = 0.1  # two cores of one machine were seen to differ by 9%
+_REPEATED = 1.5  # least exchanges per update of one module that count as repeated
+_BY_A_CORE = 0.5  # from this share of a rank's delay on, other programs are the reason, not the rank
+_BLOCKS = 8  # number of blocks of steps whose means are assumed independent
+_WORTH = 0.1  # least delay as a share of a step: two cores of one machine differed by 9%
 
 
 @dataclass(frozen=True, kw_only=True)
 class Straggler:
-    """The rank that makes the others wait; seconds a step, shares of a step."""
+    """The rank that makes the others wait. Times are seconds per step, shares are of a step."""
 
     rank: int
     step_s: float
-    own_s: float  # busy itself
-    excess_s: float  # more than the median of the others
-    least_excess_s: float  # more than the slowest of the others, at the low end of the 95% interval
-    most_excess_s: float  # more than the median of the others, at the high end
+    own_s: float  # time without waiting for other ranks
+    excess_s: float  # difference to the median of the others
+    least_excess_s: float  # difference to the slowest of the others, at the lower end of the 95% interval
+    most_excess_s: float  # difference to the median of the others, at the upper end
     steps: int
     waiting: float
     others_waiting: float
-    phase: str  # in which it exceeds the others most
+    phase: str  # phase with the largest difference to the others
     phase_share: float
-    where: str  # the function in it, ready to be appended; empty when not known
+    where: str  # the function in this phase as text to append, or an empty string
 
 
 def straggler(analysis: RunAnalysis) -> Straggler | None:
-    """Return the straggling rank, or None where ranks are even or there is one."""
+    """Return the straggling rank, or None if there is a single rank or the ranks are equally fast."""
     if len(analysis.ranks) < 2:
         return None
     late = max(analysis.ranks, key=_pace_s)
@@ -78,19 +78,19 @@ def straggler(analysis: RunAnalysis) -> Straggler | None:
 
 
 def _pace_s(rank: RankAnalysis) -> float:
-    """Return the seconds a step this rank would take if it never waited for another."""
+    """Return the seconds of a step if this rank never waited for another rank."""
     return rank.total_s / max(1, len(rank.rows)) if is_starved(rank) else rank.own_s
 
 
 def _half_s(rank: RankAnalysis) -> float:
-    """Return half the 95% interval of the mean seconds that a rank is busy in a step, from the means of blocks."""
+    """Return half the 95% interval of the rank's mean busy seconds per step, from the means of blocks of steps."""
     busy = rank.walls - rank.phases["communication"]
     means = np.array([block.mean() for block in np.array_split(busy, _BLOCKS) if len(block)])
     return half_width(means) if len(means) >= 3 else 0.0
 
 
 def _without_a_core_s(rank: RankAnalysis) -> float:
-    """Return the seconds a step in which the training thread of a rank was ready and had no CPU core."""
+    """Return the seconds per step in which the training thread of a rank was ready but had no CPU core."""
     return cpu_wait_share(rank.record) * rank.total_s / max(1, len(rank.rows))
 
 
@@ -109,7 +109,7 @@ Parallelism = Literal["pipeline", "fsdp", "ddp", "other"]
 
 
 def parallelism(rank: RankAnalysis) -> Parallelism:
-    """Return what a rank exchanges data for: stages of a pipeline, sharded parameters, DDP's gradients, or its own."""
+    """Return the kind of communication of a rank: pipeline stages, FSDP's parameters, DDP's gradients, or other."""
     told = rank.record.summary.get("exchanges") or {}
     calls = told.get("calls") or {}
     if sum(calls.get(name, 0) for name in _POINT_TO_POINT) >= rank.record.count:
@@ -120,10 +120,10 @@ def parallelism(rank: RankAnalysis) -> Parallelism:
 
 
 def repeated_exchanges(analysis: RunAnalysis) -> Exchanges | None:
-    """Return the module whose gradients are exchanged more than once for one update of its optimizer, or None.
+    """Return the module that exchanges its gradients more than once per update of its optimizer, or None.
 
-    Backward passes are counted by module, and between optimizer steps: two networks with an optimizer each exchange
-    once for each of them.
+    Exchanges are counted per module and between optimizer steps. So two networks with one optimizer each, which
+    exchange their gradients once each, do not count as repeated.
     """
     found = [one for rank in analysis.ranks if (one := exchanges_of(rank.record)) is not None]
     most = max(found, key=lambda one: one.per_update, default=None)

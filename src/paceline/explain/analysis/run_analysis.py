@@ -1,4 +1,4 @@
-"""The analysis of a run: what every rule reads. It is computed once and does not change."""
+"""The analysis of a run, which is the input of all rules. It is computed once and is immutable."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from paceline.record.run import Rank, Rows, Run, column
 
 Columns = Mapping[str, np.ndarray]
 
-TELLABLE_S = 0.0002  # of a step: what takes less is not told from what watching costs
-MIN_STEPS = 12  # steady steps below which no finding about speed is made
-MIN_STEADY_S = 0.15  # seconds of steady steps below which none is made either
+TELLABLE_S = 0.0002  # seconds of a step: shorter times cannot be separated from the overhead of the recorder
+MIN_STEPS = 12  # findings about speed need at least this number of steady steps
+MIN_STEADY_S = 0.15  # and at least this number of seconds of steady steps
 _MATRIX_OPERATORS = (
     "aten::mm",
     "aten::addmm",
@@ -47,84 +47,84 @@ _MATRIX_OPERATORS = (
 
 @dataclass(frozen=True, kw_only=True)
 class RankAnalysis:
-    """One rank as rules see it: its record, its breakdown, and its steady steps by phase (seconds a step)."""
+    """The analysis of one rank: its record, its breakdown, and its steady steps by phase (seconds per step)."""
 
     record: Rank
     breakdown: RankBreakdown
     rows: Rows
     phases: Columns
     loader: LoaderBreakdown | None
-    window: ProfilerWindow | None  # the profiler window, when one was taken
+    window: ProfilerWindow | None  # the profiled steps; None if no step was profiled
     mfu: Mfu
-    gpu: GpuUse | None = None  # never on a CPU
-    memory: DeviceMemory | None = None  # of the GPU
+    gpu: GpuUse | None = None  # None on a CPU
+    memory: DeviceMemory | None = None  # GPU memory of torch's allocator; None on a CPU
 
     @property
     def walls(self) -> np.ndarray:
-        """Wall seconds of each steady step."""
+        """Wall time of each steady step in seconds."""
         return column(self.rows, "wall_s")
 
     @property
     def total_s(self) -> float:
-        """Seconds of all steady steps."""
+        """Total seconds of all steady steps."""
         return float(self.walls.sum())
 
     @property
     def of_one_model(self) -> RankAnalysis:
-        """The same with only the longest part of the steps that trained models of one size."""
+        """The same analysis, limited to the longest part of the steps that trained models of one size."""
         part = of_one_model(self.record, self.rows)
         return replace(self, rows=self.rows[part], phases={name: one[part] for name, one in self.phases.items()})
 
     @property
     def own_s(self) -> float:
-        """Mean seconds a step this rank was busy itself, not waiting for others."""
+        """Mean seconds per step in which this rank did not wait for other ranks."""
         return float((self.walls - self.phases["communication"]).mean()) if len(self.rows) else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunAnalysis:
-    """A run as rules see it."""
+    """The analysis of a run: the input of all rules."""
 
     run: Run
     ranks: Sequence[RankAnalysis]
-    shares: Mapping[str, float]  # the ranks' median share of each phase, normalised
+    shares: Mapping[str, float]  # median over ranks of the share of each phase, normalised to sum to 1
     host: HostUse
     loss: LossCurve | None
-    wall_s: float | None  # of the whole command, as far as it has come
+    wall_s: float | None  # seconds of the whole command so far
 
     @property
     def first(self) -> RankAnalysis:
-        """The first rank. It represents the run where one rank is enough."""
+        """The first rank. Rules use it if one rank is enough."""
         return self.ranks[0]
 
     @property
     def on_cpu(self) -> bool:
-        """Whether the CPU is the device."""
+        """Whether training runs on the CPU."""
         return self.first.record.device == "cpu"
 
     @property
     def gpus(self) -> list[tuple[RankAnalysis, GpuUse]]:
-        """The ranks whose GPU was read, with its use."""
+        """The ranks with readings of their GPU, each with the use of the GPU."""
         return [(r, r.gpu) for r in self.ranks if r.gpu is not None]
 
     @property
     def enough(self) -> bool:
-        """Whether there are steady steps enough to speak about speed."""
+        """Whether every rank has enough steady steps for findings about speed."""
         return all(len(r.rows) >= MIN_STEPS and r.total_s >= MIN_STEADY_S for r in self.ranks)
 
     @property
     def contended(self) -> bool:
-        """Whether others on the host were so busy that single step times say little about the program."""
+        """Whether other programs used so much of the CPU that single step times say little about the program."""
         return self.contention > 0.15 or self.host.others_share > 0.15
 
     @property
     def cpu_wait_share(self) -> float:
-        """Share of the steps' time in which the training thread waited for a CPU, the ranks' median."""
+        """Share of step time in which the training thread waited for a CPU; the median over ranks."""
         return float(np.median([cpu_wait_share(r.record) for r in self.ranks])) if self.ranks else 0.0
 
     @property
     def contention(self) -> float:
-        """Share of the training thread's wish for a CPU that was not granted, the ranks' median."""
+        """Waiting for a CPU as a share of the training thread's time waiting for or on a CPU; the median over ranks."""
         ratios = [runnable_ratio(r.record) for r in self.ranks]
         ratio = float(np.median(ratios)) if ratios else 0.0
         return ratio / (1 + ratio)
@@ -162,20 +162,20 @@ def _analyze_rank(run: Run, rank: Rank) -> RankAnalysis:
 
 
 def median_shares(ranks: Sequence[RankBreakdown]) -> dict[str, float]:
-    """Return the ranks' median share of each phase, normalised so that they sum to 1."""
+    """Return the median over ranks of the share of each phase, normalised so that the shares sum to 1."""
     medians = {name: float(np.median([r.shares[name] for r in ranks])) for name in PHASES} if ranks else {}
     total = sum(medians.values())
     return {name: value / total if total > 0 else 0.0 for name, value in medians.items()}
 
 
 def gain_of_removing(share: float, least: float, most: float) -> Gain:
-    """Return the assumed speed-up of saving between `least` and `most` (fractions) of what takes `share` of a step."""
+    """Return the assumed gain of saving a fraction (`least` to `most`) of a part that takes `share` of a step."""
     share = min(max(share, 0.0), 0.99)
     return Gain(low=1 / (1 - share * least), high=1 / (1 - share * most), basis="assumed")
 
 
 def matrix_share(rank: RankAnalysis) -> float | None:
-    """Return the share of step time in matrix operators; None when the device's time in them was not taken."""
+    """Return the share of step time in matrix operators, or None if the device time of operators was not measured."""
     window = rank.window
     if window is None or window.operator_s <= 0 or any(o.device_self_s is None for o in window.operators):
         return None

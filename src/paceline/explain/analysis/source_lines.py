@@ -1,7 +1,7 @@
 """The lines of source around the functions that a report names.
 
-A record holds a function as ``augment (train.py:31)`` beside the path of its file. The lines are read when the run is
-explained: right after it, or later. A file that changed after the run started is named, but not quoted.
+A record contains a function as ``augment (train.py:31)``, with the path of its file. The lines are read when the run is
+explained, immediately after the run or later. If a file changed after the run started, its name is shown but no lines.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pathlib import Path
 from paceline.explain.model import Finding, SourceLines
 from paceline.record.run import JsonObject, Run
 
-AROUND = 4  # lines before and after the named one
+AROUND = 4  # number of lines before and after the named line
 MAX_FUNCTIONS = 12
 MAX_LINE = 200  # characters
 MAX_FILE = 2_000_000  # bytes
-_SUFFIXES = (".py", ".pyx")  # nothing else is quoted, whatever a record names
+_SUFFIXES = (".py", ".pyx")  # files with other suffixes are never quoted
 _HEAD = re.compile(r"\s*(def|class|async def|@)\b|\s*@")
 _LINE = re.compile(r":(\d+)\)$")
 
 
 def source_lines(run: Run, findings: Sequence[Finding], functions: Iterable[str]) -> dict[str, SourceLines]:
-    """Return the source around each function that is listed or that a finding names, where it can be read."""
+    """Return the source around each function that is listed or that a finding names, if the source can be read."""
     files = _files(run)
     listed = set(functions)
     texts = [text for finding in findings for text in _texts(finding)]
@@ -41,7 +41,7 @@ def _texts(finding: Finding) -> Iterator[str]:
 
 
 def _files(run: Run) -> Mapping[str, str]:
-    """Return the file of every function in the record; names that stand for two files are left out."""
+    """Return the file of every function in the record. A name that belongs to two files is left out."""
     found: dict[str, set[str]] = {}
     for entry in _entries(run):
         if entry.get("file"):
@@ -79,7 +79,7 @@ def _read(name: str, file: str, run: Run) -> SourceLines | None:
 
 
 def _around(lines: Sequence[str], marked: int) -> tuple[int, int]:
-    """Return the first and the last line to show: the function that holds the named line, as far as it is near."""
+    """Return the first and the last line to show: at most 4 lines around the marked line, within its function."""
     before = range(marked - 1, max(0, marked - 1 - AROUND), -1)
     after = range(marked + 1, min(len(lines), marked + AROUND) + 1)
     inside = _indent(lines[marked - 1])

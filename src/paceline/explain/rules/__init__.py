@@ -1,4 +1,4 @@
-"""The rules, one file per finding: the test, the evidence, the expected gain, the remedies and the page."""
+"""The rules, one module per finding: the condition, the evidence, the expected gain, the remedies and the page."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ _MODULES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One finding: the function that decides it, and its page in Markdown."""
+    """One finding: the functions that decide whether it applies, and its page in Markdown."""
 
     code: str
     name: str
     page: str
-    check: Callable[[RunAnalysis], Finding | None] | None  # None: only captures can show it
-    check_traces: Callable[[Traces], Finding | None] | None = None  # None: captures cannot show it
+    check: Callable[[RunAnalysis], Finding | None] | None  # None: only profiler captures can show the finding
+    check_traces: Callable[[Traces], Finding | None] | None = None  # None: profiler captures cannot show the finding
 
     @property
     def remedies(self) -> tuple[str, ...]:
-        """The ids of the remedies that the section "What helps" of its page names, in the order of the page."""
+        """The ids of the remedies in the section "What helps" of the page, in the order of the page."""
         helps = self.page.partition("## What helps")[2].partition("\n## ")[0]
         return tuple(dict.fromkeys(name for name in re.findall(r"`([^`]+)`", helps) if name in REMEDIES))
 

@@ -17,7 +17,7 @@ from paceline.traces.analyze.path_summary import COMMUNICATION
 from paceline.traces.analyze.ranks import Traces
 
 _LEAST = 0.08
-_LEAST_GAIN = 1.02  # of a capture without communication, by replay
+_LEAST_GAIN = 1.02  # least gain of a replayed capture without communication
 
 PAGE = """
 ## What it means
@@ -93,7 +93,7 @@ _FITTING: Mapping[Parallelism, Sequence[tuple[str, Safety, str, float]]] = {
     "pipeline": [("pipeline.micro_batches", "numeric", "use more micro-batches (n_microbatches)", 1.0)],
     "other": [("batch.accumulate", "semantic", "exchange data between ranks less often", 1.0)],
 }
-"""By what ranks exchange: remedy, safety class, change, and the part of the communication that it can save at most."""
+"""For each kind of communication: remedy, safety class, change, and the largest part of communication it can save."""
 
 
 def _remedies(kind: Parallelism, share: float) -> list[Remedy]:

@@ -15,12 +15,12 @@ from paceline.traces.analyze.path_summary import HOST
 from paceline.traces.analyze.ranks import Traces
 from paceline.traces.capture import COMPUTE
 
-_WORTH = 0.05  # share of step time
+_WORTH = 0.05  # least share of step time
 _LEAST_LAGS = 8
 _BEHIND = 0.1
-_IDLE_FOR_THE_HOST = 0.15  # of a capture
-_IDLE_FOR_THE_HOST_IF_REPLAYED, _GAIN_IF_REPLAYED = 0.08, 1.08  # less of it is enough where the replay shows a gain
-_SHORT_S = 100e-6  # mean compute kernel; the host can launch longer kernels in time
+_IDLE_FOR_THE_HOST = 0.15  # least share of a capture in which the GPU is idle because of the host
+_IDLE_FOR_THE_HOST_IF_REPLAYED, _GAIN_IF_REPLAYED = 0.08, 1.08  # the same if a replay shows a gain
+_SHORT_S = 100e-6  # a longer mean duration of compute kernels gives the host enough time to launch the next kernel
 
 PAGE = """
 ## What it means
@@ -112,7 +112,7 @@ def _share_on_cpu(window: ProfilerWindow, compute: float) -> float | None:
 
 
 def _share_on_gpu(rank: RankAnalysis, compute: float) -> float | None:
-    """Return the compute share if the GPU is never behind the host; None if it is, or if that is unknown."""
+    """Return the compute share if the GPU finishes right after the host; None if it lags behind, or if unknown."""
     told = rank.record.summary.get("device") or {}
     lags, steps = told.get("lag_s") or {}, max(1, len(rank.rows))
     if int(told.get("lag_count") or 0) < _LEAST_LAGS:
@@ -145,7 +145,7 @@ def check_traces(traces: Traces) -> Finding | None:
     count = sum(kernel.count for kernel in kernels)
     mean_s = sum(kernel.total_ns for kernel in kernels) / max(1, count) / 1e9
     if not count or mean_s > _SHORT_S:
-        return None  # a capture without kernels does not show the work of the GPU
+        return None  # without kernels, a capture does not show the work of the GPU
     text = f"a compute kernel takes {units.seconds(mean_s)} on average ({count:,} kernels)"
     return Finding(
         code="COMP002",

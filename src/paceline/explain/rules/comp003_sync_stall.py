@@ -79,7 +79,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _lines(rank: RankAnalysis) -> list[JsonObject]:
-    """Return the lines that wait for the GPU, added up over the slots of a step, most samples first."""
+    """Return the source lines that wait for the GPU, summed over the slots of a step, the most samples first."""
     found: dict[str, dict[str, object]] = {}
     counts: dict[str, int] = {}
     for entry in rank.record.summary.get("syncs") or ():
@@ -98,7 +98,7 @@ def _share(rank: RankAnalysis) -> float:
 
 
 def _idle(rank: RankAnalysis) -> float | None:
-    """Return the share of time in which the GPU is idle but not waiting for data; None if it was not read."""
+    """Return the share of time in which the GPU is idle, except idle time for data and copies, or None if unknown."""
     if rank.gpu is None or rank.gpu.utilization is None:
         return None
     return max(0.0, 1 - rank.gpu.utilization - sum(rank.breakdown.shares[name] for name in _NOT_BY_WAITING))

@@ -69,7 +69,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _fp32_share(rank: RankAnalysis) -> float | None:
-    """Return the share of step time in matrix products, measured or a lower bound; None if both are unknown."""
+    """Return the share of step time in matrix products, measured or as a lower bound, or None if both are unknown."""
     measured = matrix_share(rank)
     if measured is not None:
         return measured

@@ -13,7 +13,7 @@ from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis, ma
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
-_MULTIPLES: Mapping[str, int] = {"bf16": 8, "fp16": 8, "tf32": 4}  # elements in 16 bytes
+_MULTIPLES: Mapping[str, int] = {"bf16": 8, "fp16": 8, "tf32": 4}  # number of elements in 16 bytes
 _LEAST_SHARE = 0.1
 
 PAGE = """
@@ -81,7 +81,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _worst(odd: Sequence[ProductSize], multiple: int) -> str:
-    """Name the unaligned dimension with the most operations."""
+    """Return text that names the unaligned dimension with the most FLOPs."""
     weight: dict[int, float] = {}
     for product in odd:
         for size in {product.m, product.n, product.k}:

@@ -1,4 +1,4 @@
-"""COMP006: element-wise operations dominate."""
+"""COMP006: element-wise operations take most of the compute time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
     if window is None or window.operator_s <= 0:
         return None
     if not analysis.on_cpu and any(o.device_self_s is None for o in window.operators):
-        return None  # without device times, operator time on a GPU is the time to issue them
+        return None  # without device times, operator times on a GPU are the times to launch the operators
     elementwise = [o for o in window.operators if is_elementwise(o.name) and o.time_s >= 20e-6 * o.count]
     part = sum(o.time_s for o in elementwise) / window.operator_s
     compute = sum(analysis.shares[name] for name in ("forward", "backward"))

@@ -1,4 +1,4 @@
-"""COMP009: the GPU is idle in a capture, and what the capture shows does not say why."""
+"""COMP009: the GPU is idle in a capture, and the capture does not show why."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from paceline.explain.rules import Rule, comp002_launch_bound, comp003_sync_stal
 from paceline.explain.rules import data004_loader_underprovisioned as data004
 from paceline.traces.analyze.ranks import RankTrace, Traces
 
-_LEAST = 0.15  # of the captured time
+_LEAST = 0.15  # share of the captured time
 _CRITICAL = 0.5
-_TOLD_BY = (comp002_launch_bound, comp003_sync_stall, data001_loader_serial, data004)  # each of a cause of idle time
+# rules that report a known cause of idle time
+_TOLD_BY = (comp002_launch_bound, comp003_sync_stall, data001_loader_serial, data004)
 _NAMED = {
     "before": "before the first and after the last GPU event",
     "loader": "while a batch is fetched",
@@ -53,7 +54,7 @@ Record more, and find the cause:
 
 
 def check_traces(traces: Traces) -> Finding | None:
-    """Return finding COMP009 for captures: the GPU is idle, and no other finding says why."""
+    """Return finding COMP009 for captures: the GPU is idle, and no other finding gives the reason."""
     told = {found.code for rule in _TOLD_BY if (found := rule.check_traces(traces)) is not None}
     explained = {_CAUSE_OF[code] for code in told}
     ranks = [(rank, _unexplained(rank, explained)) for rank in spans.timed(traces)]
@@ -82,7 +83,7 @@ def _captured_ns(rank: RankTrace) -> int:
 
 
 def _unexplained(rank: RankTrace, explained: set[str]) -> dict[str, int]:
-    """Return the idle time of a rank by its kind, without what other findings explain."""
+    """Return the idle time of a rank in nanoseconds by cause, without causes that other findings report."""
     parts = {"before": rank.outside_ns, **rank.idle.causes_ns}
     return {name: spent for name, spent in parts.items() if name not in explained}
 

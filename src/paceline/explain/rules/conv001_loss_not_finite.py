@@ -63,7 +63,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _recovered(loss: LossCurve) -> bool:
-    """Return whether only single losses were NaN or infinite, as with loss scaling, and the last ones are finite."""
+    """Return whether only a few losses were NaN or infinite, as with loss scaling, and the last losses are finite."""
     bad = sum(not math.isfinite(v) for v in loss.values)
     return loss.last is not None and bad <= max(1, len(loss.values) // 50)
 

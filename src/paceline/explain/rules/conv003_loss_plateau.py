@@ -12,11 +12,11 @@ from paceline.explain.model import Evidence, Finding, LossCurve, Remedy
 from paceline.explain.rules import Rule
 
 _LEAST = 60
-_IMPROVED = 0.05  # share of the first loss by which it must have fallen
-_CONVERGED = 0.9  # share of the first loss: a loss that fell by this has little left to fall
-_STILL = 0.4  # of the fall in the first half: if the second half may have as much, the loss may still fall
+_IMPROVED = 0.05  # least fall of the loss, as a share of its first value
+_CONVERGED = 0.9  # a loss that fell by this share of its first value has converged
+_STILL = 0.4  # the loss may still fall if the second half may have this share of the first half's fall
 _FLAT = 0.01
-_LEAST_NEVER = 120  # losses needed to report that the loss never fell
+_LEAST_NEVER = 120  # least number of losses for the report that the loss never fell
 
 PAGE = """
 ## What it means
@@ -97,7 +97,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _flat_since(loss: LossCurve) -> int | None:
-    """Return the first step of the flat part of the loss; None if it still falls."""
+    """Return the first step of the flat part of the loss curve, or None if the loss still falls or has converged."""
     values = np.array(loss.values)
     if len(values) < _LEAST or not loss.finite or loss.first is None or loss.last is None:
         return None
@@ -119,7 +119,7 @@ def _flat_since(loss: LossCurve) -> int | None:
 
 
 def _may_still_fall(half: Floats, first: float) -> bool:
-    """Return whether the loss may have fallen in the second half by a large part of its fall in the first half."""
+    """Return whether the loss may still fall: the second half's fall may be a large part of the first half's fall."""
     slope = slope_interval(np.arange(len(half), dtype=np.float64), half)
     if slope is None:
         return False

@@ -1,4 +1,4 @@
-"""DATA001: the training process makes its data itself, and the device waits."""
+"""DATA001: the training process loads its data itself, and the device waits."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from paceline.explain.model import Confidence, Evidence, Finding, Gain, LoaderBr
 from paceline.explain.rules import Rule
 from paceline.traces.analyze.ranks import Traces
 
-_UNEVEN = 0.4  # share of the loading time in batches that take four times the median
+_UNEVEN = 0.4  # share of the loading time in batches that take at least four times the median
 _OF_TENSORS = ("TensorDataset",)
 _LARGE = 0.2  # share of step time
-_MANY, _FEW = 20, 8  # stack samples
+_MANY, _FEW = 20, 8  # least number of stack samples for high and for medium confidence
 
 PAGE = """
 ## What it means
@@ -89,13 +89,13 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _severity(share: float, remedies: Sequence[Remedy]) -> Severity:
-    """Return critical only if a change is sure to save a noticeable part of the wait."""
+    """Return critical if the wait is large and a change certainly saves a noticeable part of it, otherwise warning."""
     sure = max((one.gain.low for one in remedies if one.gain is not None), default=1.0)
     return "critical" if share >= _LARGE and sure >= 1 + WORTH else "warning"
 
 
 def _confidence(rank: RankAnalysis) -> Confidence:
-    """Return high if the wait was measured at a loader; otherwise stack samples show what is loading of data."""
+    """Return high if a loader measured the wait. Otherwise the confidence depends on the number of stack samples."""
     if rank.loader is not None:
         return "high"
     counts = sample_counts(rank.record, "gap")
@@ -140,14 +140,14 @@ def _remedies(rank: RankAnalysis, loader_model: LoaderModel) -> list[Remedy]:
 
 
 def _whole_batches(loader: LoaderBreakdown) -> str:
-    """Return the change by which a loader indexes tensors once per batch, in the same order as before."""
+    """Return the change that makes the loader index tensors once per batch, in the same order as before."""
     told = loader.settings
     batches = f"BatchSampler({told.get('sampler')}(dataset), {told.get('batch_size')}, {bool(told.get('drop_last'))})"
     return f"take whole batches from the tensors: DataLoader(dataset, sampler={batches}, batch_size=None)"
 
 
 def _gain_of_workers(loader_model: LoaderModel, loader: LoaderBreakdown, workers: int) -> Gain:
-    """Return the gain of workers; if some batches are far slower than others, a queue of usual length hides few."""
+    """Return the gain of using workers. It is smaller if batch times are uneven: the queue hides few of them."""
     gain = loader_model.gain_with(workers)
     if not loader.batch_times or loader.slow_share < _UNEVEN:
         return gain
@@ -178,7 +178,7 @@ def _evidence(rank: RankAnalysis, loader_model: LoaderModel) -> list[Evidence]:
 
 
 def check_traces(traces: Traces) -> Finding | None:
-    """Return finding DATA001 for captures: the GPU is idle while the training process makes a batch."""
+    """Return finding DATA001 for captures: the GPU is idle while the training process loads a batch."""
     return idle_for_batches(traces, serial=True, code="DATA001", name="loader-serial")
 
 

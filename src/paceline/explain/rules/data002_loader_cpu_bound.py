@@ -20,7 +20,7 @@ from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
-_MUCH = 0.2  # of step time that training waits for data
+_MUCH = 0.2  # share of step time in which training waits for data
 PAGE = """
 ## What it means
 
@@ -82,7 +82,8 @@ def _applies(analysis: RunAnalysis, rank: RankAnalysis, loader_model: LoaderMode
         and not is_jitter(rank)
         and not is_transport(rank, loader_model)
         and bound_by_cpu(analysis, rank, loader_model)
-        and worker_threads(analysis, rank) < 2 * loader_model.cores  # otherwise HOST001 reports the threads
+        # otherwise HOST001 reports the threads of the workers
+        and worker_threads(analysis, rank) < 2 * loader_model.cores
     )
 
 
@@ -112,7 +113,7 @@ def _remedies(rank: RankAnalysis, loader_model: LoaderModel) -> list[Remedy]:
 
 
 def _repeats_samples(rank: RankAnalysis, share: float) -> bool:
-    """Say whether training waits for samples that are the same in each epoch, as far as that was seen."""
+    """Return whether training waits for samples that are, as far as was seen, the same in each epoch."""
     return (
         share >= _MUCH
         and rank.loader is not None

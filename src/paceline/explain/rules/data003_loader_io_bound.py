@@ -10,7 +10,7 @@ from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
-SATURATED = 0.6  # share of time in which some task waits for storage, above which more readers only queue
+SATURATED = 0.6  # share of time in which some task waits for storage; above it, more readers do not help
 
 PAGE = """
 ## What it means

@@ -1,4 +1,4 @@
-"""DATA005: collating and handing over batches is slower than making samples."""
+"""DATA005: collating batches and sending them to the training process takes longer than loading samples."""
 
 from __future__ import annotations
 

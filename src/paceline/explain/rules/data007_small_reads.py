@@ -1,4 +1,4 @@
-"""DATA007: making a sample takes many small reads."""
+"""DATA007: loading a sample takes many small reads."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ loader needs for batches is CPU time in the operating system, or time in which a
 
 @dataclass(frozen=True, kw_only=True)
 class Reads:
-    """Reading, per sample and as shares of the time of making batches."""
+    """Read calls per sample, and the time for reading as shares of the loading time."""
 
     calls_per_sample: float
     bytes_per_call: float
-    system_share: float  # the kernel's CPU time
-    storage_share: float  # blocked while bytes came from storage
+    system_share: float  # share of loading time in CPU time of the operating system
+    storage_share: float  # share of loading time blocked while bytes came from storage
 
 
 def check(analysis: RunAnalysis) -> Finding | None:
@@ -79,7 +79,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _reads_of(run: Run, rank: RankAnalysis) -> Reads | None:
-    """Add up the read counters of a rank's workers; None with no workers, or where the kernel does not count."""
+    """Return the reads of a rank's workers, or None without workers or without counters of the kernel."""
     loader = rank.loader
     if loader is None or not loader.workers:
         return None

@@ -1,4 +1,4 @@
-"""DATA008: a few batches take far longer than the rest."""
+"""DATA008: a few batches take far longer to load than the others."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _in_any_order(loader_model: LoaderModel, loader: LoaderBreakdown | None, share: float) -> list[Remedy]:
-    """Return the remedy that takes a batch as soon as any is ready; without workers only a smaller sample helps."""
+    """Return the remedy that takes batches in any order. Without workers, it is a limit on the size of samples."""
     if loader is None or not loader.workers:
         change = "limit the size of the slowest samples, or store what makes them slow"
         return [Remedy(id="loader.max_sample_size", safety="semantic", change=change, gain=at_most(share))]
@@ -90,7 +90,7 @@ def _in_any_order(loader_model: LoaderModel, loader: LoaderBreakdown | None, sha
 
 
 def _deeper(loader_model: LoaderModel, loader: LoaderBreakdown | None) -> list[Remedy]:
-    """Return the queue lengths that would hide the slow batches, the best one first."""
+    """Return a remedy for each queue length that hides the slow batches, the best one first."""
     if loader is None or loader.threads:
         return []
     played = QueueSimulation(loader_model=loader_model, loader=loader)

@@ -72,13 +72,13 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _in_ranks(analysis: RunAnalysis) -> tuple[int, float]:
-    """Return the number of compute threads on the first rank's host, and the share of time they waited for a CPU."""
+    """Return the number of compute threads on the first rank's host, and the share of time they waited for a core."""
     here = [r for r in analysis.ranks if r.record.host == analysis.first.record.host]
     return sum(int(r.record.meta.get("threads", 1)) for r in here), analysis.cpu_wait_share
 
 
 def _in_workers(analysis: RunAnalysis) -> tuple[int, float]:
-    """Return the number of compute threads of the loader's workers, and the share of step time they can lose."""
+    """Return the number of compute threads of the loader workers, and the largest share of step time they can lose."""
     loader = analysis.first.loader
     if loader is None or analysis.shares["data_wait"] < WORTH:
         return 0, 0.0

@@ -88,13 +88,17 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _kept(analysis: RunAnalysis) -> Interval:
-    """Return the median over ranks of the share of time in which the training thread waited for a core."""
+    """Return the share of time in which the training thread waited for a core, with its interval (median rank)."""
     ranks = sorted(analysis.ranks, key=lambda rank: cpu_wait_share(rank.record))
     return cpu_wait_interval(ranks[len(ranks) // 2].record)
 
 
 def _gain(host: HostUse, share: Interval, throttled: float) -> Gain:
-    """Return the gain without others: between their part of the CPU time beside the training thread, and all."""
+    """Return the gain without other programs.
+
+    At the lower end, other programs cause their share of the CPU time outside the training thread. At the upper end,
+    they cause all waiting for a core.
+    """
     others, own = host.other_cores or 0.0, max(0.0, (host.own_cores or 0.0) - 1.0)
     part = 1.0 if throttled >= 0.05 or others + own <= 0 else others / (others + own)
     return saving(Interval(value=share.value, low=share.low * part, high=share.high, count=share.count))

@@ -16,10 +16,10 @@ from paceline.record.run import Rows
 _LEAST_BYTES = 48 * 2**20
 _LEAST_READINGS = 6
 _CERTAIN_READINGS = 16
-_STEADY = 0.5  # times as fast in each half as overall
-_NOTED_AFTER_S = 1.0  # at most, from the end of a profiler window to its note
+_STEADY = 0.5  # least growth rate in each half of the run, relative to the overall rate
+_NOTED_AFTER_S = 1.0  # most seconds from the end of the profiled steps to their note
 _KINDS = {"unshared_bytes": "host", "device_allocated_bytes": "device"}
-_LEAST_NS = 1.5e9  # of readings: allocators fill up first
+_LEAST_NS = 1.5e9  # least time span of the readings, because allocators fill up first
 
 PAGE = """
 ## What it means
@@ -54,8 +54,8 @@ A cache that fills up, such as a replay buffer, grows in the same way until it i
 class _Growth:
     rank: RankAnalysis
     name: str
-    begin: float  # bytes
-    bytes: float  # more at the last reading
+    begin: float  # bytes at the first reading
+    bytes: float  # additional bytes at the last reading
     per_step: Interval
 
 
@@ -109,7 +109,7 @@ def _evidence(growth: _Growth, kind: str, left: float | None) -> list[Evidence]:
 
 
 def _growth(rank: RankAnalysis, name: str) -> _Growth | None:
-    """Return the growth of one kind of memory; None if it is not larger than the scatter, or if it has ended."""
+    """Return the growth of one kind of memory, or None if it is not larger than the noise or has ended."""
     ticks = _while_training(rank)
     values, steps = ticks[name].astype(np.float64), ticks["step"].astype(np.float64)
     if len(values) < _LEAST_READINGS or np.isnan(values).any():
@@ -134,7 +134,7 @@ def _slope(steps: Floats, values: Floats) -> float:
 
 
 def _while_training(rank: RankAnalysis) -> Rows:
-    """Return the readings after warm-up and before the end of the program, which frees its memory."""
+    """Return the readings after warm-up and before the end of the program, because the end frees memory."""
     ticks, over = rank.record.ticks, rank.record.noted("end")
     ticks = ticks[ticks["step"] >= rank.breakdown.warmup + 1]
     before = ticks[ticks["time_ns"] < over[-1].get("time_ns", np.inf)] if over else ticks
@@ -142,7 +142,7 @@ def _while_training(rank: RankAnalysis) -> Rows:
 
 
 def _without_profiler(rank: RankAnalysis, ticks: Rows) -> Rows:
-    """Return the longest stretch of readings without a profiler window, whose memory is Paceline's own."""
+    """Return the longest series of readings without profiled steps, in which Paceline itself uses memory."""
     stretches, after = [], 0
     for note in rank.record.noted("window"):
         end_ns = int(note.get("time_ns") or 0)

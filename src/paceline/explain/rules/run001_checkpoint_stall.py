@@ -11,7 +11,7 @@ from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
-_LEFT_OUT = 0.9  # of all checkpoints, if a tenth is saved
+_LEFT_OUT = 0.9  # share of checkpoints left out if one in ten is saved
 
 PAGE = """
 ## What it means

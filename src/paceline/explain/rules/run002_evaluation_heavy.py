@@ -1,4 +1,4 @@
-"""RUN002: evaluation takes a large share."""
+"""RUN002: evaluation takes a large share of the run."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
-_LEAST_WAITED = 0.02  # of step time, for batches of evaluation
-_LEFT_OUT = 0.5  # of all evaluations
+_LEAST_WAITED = 0.02  # least share of step time spent waiting for evaluation batches
+_LEFT_OUT = 0.5  # share of evaluations left out
 
 PAGE = """
 ## What it means
@@ -78,7 +78,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _workers(rank: RankAnalysis, share: float) -> list[Remedy]:
-    """Return the remedy for evaluation loaders without workers; nothing if the program hardly waits for one."""
+    """Return the remedy for evaluation loaders without workers, or no remedy if the program hardly waits for them."""
     found = evaluation_loaders(rank.record)
     waited = min(share, sum(one.wait_s for one in found) / max(rank.total_s, 1e-9))
     if not found or waited < _LEAST_WAITED:

@@ -13,11 +13,11 @@ from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
 from paceline.record.run import column
 
-_SLOW = 1.6  # times the median
-_LEAST_S = 0.002  # more than the median; the scheduler causes smaller delays
+_SLOW = 1.6  # a slow step takes at least this many times the median
+_LEAST_S = 0.002  # and at least this many seconds more; the scheduler causes smaller delays
 _WORTH = 0.10
-_LEAST_SLOW = 4  # slow steps
-_REGULAR = 0.8  # share of the distances between slow steps that are the same
+_LEAST_SLOW = 4  # least number of slow steps
+_REGULAR = 0.8  # least share of equal distances between slow steps that counts as regular
 _EXPLAINED = 0.5  # share of the extra time that waiting for a CPU core may explain
 
 PAGE = """
@@ -91,7 +91,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _slow_steps(rank: RankAnalysis, busy: Floats) -> NDArray[np.bool_]:
-    """Return which steps are slow, also for the number of samples that they train on."""
+    """Return a boolean for each step: whether it is slow, even for the number of its samples."""
     usual = float(np.median(busy))
     slow: NDArray[np.bool_] = busy > max(_SLOW * usual, usual + _LEAST_S)
     samples = column(rank.rows, "samples")
@@ -102,13 +102,13 @@ def _slow_steps(rank: RankAnalysis, busy: Floats) -> NDArray[np.bool_]:
 
 
 def _recurs(slow: NDArray[np.bool_]) -> bool:
-    """Return whether slow steps occur throughout the run: a disturbance of the machine comes once."""
+    """Return whether slow steps occur throughout the run, unlike a single disturbance of the machine."""
     parts = [bool(part.any()) for part in np.array_split(slow, 4)]
     return int(slow.sum()) >= _LEAST_SLOW and sum(parts) >= 3
 
 
 def period_of(numbers: NDArray[np.intp]) -> int | None:
-    """Return the distance of slow steps if nearly all are equally far apart; None if they are not, or are too few."""
+    """Return the distance between slow steps in steps, or None if the steps are not regular or are too few."""
     distances = np.diff(numbers)
     if len(distances) < _LEAST_SLOW - 1:
         return None
@@ -128,7 +128,7 @@ def _remedies(gain: Gain, every: int | None) -> list[Remedy]:
 
 
 def _where(rank: RankAnalysis, kept: list[str], slow: np.ndarray, busy: np.ndarray) -> list[Evidence]:
-    """Return the phase in which slow steps lose most of their time."""
+    """Return evidence on the phase in which slow steps lose most of their time."""
     lost = {name: float((rank.phases[name][slow] - np.median(rank.phases[name])).sum()) for name in kept}
     phase = max(lost, key=lambda name: lost[name])
     share = lost[phase] / max(float((busy[slow] - np.median(busy)).sum()), 1e-9)

@@ -41,7 +41,7 @@ Paceline does not report `throughput-drift` in four cases:
 """
 
 
-_LEAST = 1.25  # times the first quarter's
+_LEAST = 1.25  # least ratio of the last to the first quarter's step time
 _COMPUTE = ("forward", "backward", "optimizer")
 _TIMED_S = 2e-5
 
@@ -83,12 +83,12 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _at_first_pace(walls: Floats, quarter: int, part: float) -> Gain:
-    """Return the gain if all steps were as fast as those of the first quarter of the run (95% CI of its median).
+    """Return the gain if all steps were as fast as those in the first quarter of the run (95% CI of its median).
 
     Args:
         walls: Seconds of each step.
-        quarter: How many steps are the first quarter.
-        part: The share of the run's time that these steps take.
+        quarter: Number of steps in the first quarter.
+        part: Share of the run's time that these steps take.
     """
     begin, mean = median_interval(walls[:quarter]), float(walls.mean())
     if begin is None or begin.low <= 0:
@@ -111,7 +111,7 @@ def _more_samples(rank: RankAnalysis) -> bool:
 def _slower_machine(rank: RankAnalysis, ratio: float) -> bool:
     """Return whether the machine became slower: all compute phases grew by about as much as the step.
 
-    The optimizer does the same work in every step, so without an optimizer phase this returns False.
+    The optimizer does the same work in every step. If there is no optimizer phase, the result is False.
     """
     quarter = len(rank.walls) // 4
     growth = [_growth(rank.phases[phase], quarter) for phase in _COMPUTE]
@@ -119,13 +119,13 @@ def _slower_machine(rank: RankAnalysis, ratio: float) -> bool:
 
 
 def _growth(values: Floats, quarter: int) -> float:
-    """Return the ratio of the medians of the last and the first quarter; 0 if the first is too short to measure."""
+    """Return the ratio of the medians of the last and first quarter, or 0 if the first is too short to measure."""
     first = float(np.median(values[:quarter]))
     return float(np.median(values[-quarter:])) / first if first >= _TIMED_S else 0.0
 
 
 def _neighbours(analysis: RunAnalysis, rank: RankAnalysis, ratio: float) -> bool:
-    """Return whether other processes explain it: they are busy, and our CPU time per step has hardly grown."""
+    """Return whether other processes are the cause: the CPU is busy, and the run's CPU time per step hardly grew."""
     host, ticks = analysis.host, rank.record.ticks
     if not analysis.contended or len(ticks) < 4 or host.allowed_cores is None:
         return False

@@ -12,8 +12,8 @@ from paceline.explain.analysis.run_analysis import TELLABLE_S, RunAnalysis
 from paceline.explain.model import Confidence, Evidence, Finding, Gain, HotFunction, Remedy
 from paceline.explain.rules import Rule
 
-_MANY, _FEW = 10, 4  # stack samples of the function with most
-_LEFT_OUT = 0.9  # of all calls, if one in ten is made
+_MANY, _FEW = 10, 4  # least stack samples in the top function for high and for medium confidence
+_LEFT_OUT = 0.9  # share of calls left out if one in ten is made
 
 PAGE = """
 ## What it means
@@ -85,7 +85,7 @@ def _confidence(functions: Sequence[HotFunction]) -> Confidence:
 
 
 def _remedies(share: float, functions: Sequence[HotFunction], *, answers: bool) -> list[Remedy]:
-    """Return the remedies; code that answers a policy, such as an environment, cannot run less often."""
+    """Return the remedies. Code that answers a policy, such as an environment, cannot run less often."""
     where = f" in {functions[0].function}" if functions else ""
     change = f"replace Python loops{where} with tensor operations"
     if answers:
@@ -98,7 +98,7 @@ def _remedies(share: float, functions: Sequence[HotFunction], *, answers: bool) 
 
 
 def _less_often(share: float, functions: Sequence[HotFunction]) -> Gain:
-    """Return the gain of leaving out nine of ten calls of the function with most samples."""
+    """Return the gain of running the function with most samples only every tenth time."""
     if not functions:
         return at_most(_LEFT_OUT * share)
     total = round(functions[0].count / functions[0].share)

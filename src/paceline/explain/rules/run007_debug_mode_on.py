@@ -76,7 +76,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
         return None
     anomaly = "anomaly_detection" in names
     severity: Severity = "info" if names == ["deterministic_algorithms"] else "warning"
-    confidence: Confidence = "medium" if anomaly else "high"  # that the setting is on is certain, the gain is assumed
+    confidence: Confidence = "medium" if anomaly else "high"  # the setting is certainly on, but its gain is assumed
     return Finding(
         code="RUN007",
         name="debug-mode-on",
@@ -92,7 +92,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _settings(analysis: RunAnalysis, rank: RankAnalysis) -> set[str]:
-    """Return the debug settings that a rank had on, without those that cost nothing there."""
+    """Return the debug settings of a rank that were on, except settings that cost nothing in this run."""
     free = {"launch_blocking", "deterministic_algorithms"} if analysis.on_cpu else set()
     free |= {"distributed_debug"} if len(analysis.ranks) == 1 else set()
     return set(rank.record.meta.get("debug", ())) - free

@@ -17,8 +17,8 @@ from paceline.traces.analyze.ranks import Traces
 from paceline.traces.capture import COPY
 from paceline.traces.read.event_classes import is_transfer
 
-_LEAST_GAIN = 1.02  # of a capture without copies, by replay
-_PINNED = 0.1  # largest share of pageable copies for memory that counts as pinned
+_LEAST_GAIN = 1.02  # least gain of a replayed capture without copies
+_PINNED = 0.1  # memory counts as pinned if pageable copies take at most this share of the copy time
 
 PAGE = """
 ## What it means
@@ -86,7 +86,7 @@ def _pinning(rank: RankAnalysis) -> list[Evidence]:
 
 
 def _overlapped(rank: RankAnalysis) -> list[Evidence]:
-    """Return how many copies the program makes on a stream of their own, and how long one takes."""
+    """Return evidence on the copies that run on a separate CUDA stream: their number and mean duration."""
     copies = (rank.record.summary.get("device") or {}).get("overlapped_copies") or {}
     count, timed = copies.get("count", 0), copies.get("timed", 0)
     if not count:
@@ -128,7 +128,7 @@ def _remedies_for(pins: bool, share: float, *, prefetches: bool = False) -> list
 
 
 def check_traces(traces: Traces) -> Finding | None:
-    """Return finding XFER001 for captures: copies that no kernel overlaps."""
+    """Return finding XFER001 for captures: copies during which no kernel runs."""
     found = spans.worst(traces, lambda one: one.breakdown.exposed_transfer_ns)
     if found is None or found[1] < WORTH:
         return None
