@@ -1,1 +1,1 @@
-"""Pure functions from a run's record to what held it back: breakdown, findings, verdict."""
+"""The diagnosis of a recorded run: breakdown of its time, findings, and verdict. All functions are pure."""

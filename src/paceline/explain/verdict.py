@@ -35,7 +35,7 @@ _LEAST_GAIN = 1.05
 _DISCOUNT = {"high": 1.0, "medium": 0.85, "low": 0.5}
 # Factors on the gain of general findings, so that a more specific finding becomes the verdict.
 _YIELDS = {"HOST003": 0.6, "RUN004": 0.9, "RUN005": 1.1}
-_GIVES_WAY_TO = {"RUN006": "RUN005"}  # a drift (RUN005) explains host code (RUN006) that takes ever longer
+_GIVES_WAY_TO = {"RUN006": "RUN005"}  # if host code (RUN006) takes ever longer, the drift (RUN005) is the verdict
 _NOTHING = 0.005  # share of a step below which no gain is stated
 _CERTAIN: Mapping[Basis, int] = {"measured": 2, "model": 2, "assumed": 1}
 _COMPUTE = ("forward", "backward", "optimizer")
@@ -76,7 +76,7 @@ def ordered(findings: Sequence[Finding], shares: Mapping[str, float] | None = No
 
 
 def _bounded_by_straggler(findings: Sequence[Finding]) -> list[Finding]:
-    """Bound the gains of findings on the straggler by the gain of the straggler no longer making other ranks wait."""
+    """Bound the gains of findings about the straggler by the gain if no other rank waited for the straggler."""
     late = next((f for f in findings if f.code == "COMM002"), None)
     if late is None or late.gain is None:
         return list(findings)

@@ -23,7 +23,7 @@ from paceline.tune.trials.blocks import BaselineFailed, ProgramFailed, ProgramOv
 from paceline.tune.trials.process import READY_S, TrialProcess
 
 LEAST_ROUND_S, _ROUND_S = 5.0, 25.0
-_PATIENCE_S = 60.0  # timeout for the first step, before the time that the baseline took is added
+_PATIENCE_S = 60.0  # timeout for the first step, in addition to a multiple of the time that the baseline took
 _BLOCKS = 14  # least number of blocks that the steps of a short program are divided into
 _ANY = 1 << 30
 MOST_COPIES = 3  # upper limit on the copies that run at the same time

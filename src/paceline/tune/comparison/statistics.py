@@ -48,7 +48,7 @@ _FEWEST_BLOCKS = 3  # least blocks per process for an estimate of the noise of a
 _FEWEST_TO_JUDGE = 8  # least number of pairs for a search for outliers
 _FAR = 5.0  # an outlier is this many standard deviations from the median; the MAD estimates the deviation
 _LEAST_FAR = 0.1  # and at least this far from the median, as a log
-# A small speed-up counts after this many seconds of the candidate, and after at least and at most so many pairs.
+# A small speed-up needs pairs whose blocks take this many seconds, but at least and at most these numbers of pairs.
 _SEEN_S, _FEWEST_LONG, _FEWEST_SHORT = 3.6, 16, 30
 # noise of blocks, relative to the scatter between processes, below which new processes help more than pairs
 _SMALL = 0.5

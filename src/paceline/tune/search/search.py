@@ -65,12 +65,12 @@ from paceline.tune.trials.blocks import NotMeasured, TrialFailed
 from paceline.tune.trials.isolation import isolation_for
 
 _OF_THE_REST = 0.3  # share of the remaining budget that a trial may take to prepare if another trial prepares faster
-_STARTS = 8.0  # the first compilation takes at most about this many program starts: 3 to 14 on two cores, by model size
+_STARTS = 8.0  # assumed time of the first compilation, in program starts: 3 to 14 were measured on two cores
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchLimits:
-    """When the search stops, and what it may try."""
+    """When the search stops, and which changes it may try."""
 
     budget_s: float
     trials: int
@@ -139,8 +139,7 @@ class Search:
                 self._quality = verify_quality(self._runner, self.best, self._report)
         except KeyboardInterrupt:
             stopped = "interrupted; the result contains the changes kept so far"
-        # the program failed under the best recipe or without changes, so it fails from time to time
-        except TrialFailed as error:
+        except TrialFailed as error:  # under the kept changes or without changes: the program is flaky
             stopped = f"stopped: {error}"
         return self._result(before, stopped, comparison)
 
@@ -155,10 +154,7 @@ class Search:
         return self._search()
 
     def _confirm(self) -> ComparisonResult | None:
-        """Compare all kept changes with the unchanged program again. Return None without kept changes or without time.
-
-        The trials were kept because they measured a gain, so their gains are biased. This comparison is not.
-        """
+        """Compare all kept changes with the unchanged program, unbiased by their selection. None if not possible."""
         if not self._kept or self._is_over():
             return None
         warmup_steps = max(candidate.warmup_steps or 0 for candidate in self._chosen)

@@ -151,7 +151,7 @@ class TrialProcess:
     # -- going forward -------------------------------------------------------------------------------
 
     def begin(self, timeout_s: float = READY_S) -> dict[str, Any]:
-        """Wait until every rank has made its first optimizer step, and stop the program. Return the first message.
+        """Wait until every rank has made one optimizer step, and stop the program. Return the first rank's message.
 
         Raises:
             TrialFailed: The program ended or hung before its first step.
