@@ -19,7 +19,7 @@ from tests.cli.conftest import Paceline, call
 from paceline.cli.runs import find_run
 from paceline.core.errors import UsageError
 from paceline.record import layout
-from paceline.report.run_list import RunLine, print_runs
+from paceline.report.run.run_list import RunLine, print_runs
 
 RUNS = Path(".paceline") / "runs"
 

@@ -10,8 +10,8 @@ from tests.explain.written_run import steady_rows, write_launch, write_rank
 from paceline.explain.compare import compare
 from paceline.explain.comparison import WholeRun, whole_run
 from paceline.record.read import read_run
-from paceline.report.compare_json import comparison_to_json
-from paceline.report.compare_rows import rows
+from paceline.report.compare.json import comparison_to_json
+from paceline.report.compare.rows import rows
 
 
 def written(folder: Path, *, step_s: float, wall_s: float, steps: int = 200, exit_code: int = 0) -> Path:

@@ -9,7 +9,7 @@ import pytest
 from tests.report import sample
 from tests.report.browser import CHROMIUM, Browser, browser
 
-from paceline.report.html import to_html
+from paceline.report.run.html import to_html
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed: apt-get install chromium"),

@@ -8,19 +8,24 @@ from pathlib import Path
 
 import pytest
 from tests.explain.written_run import steady_rows, write_run
-from tests.report import sample, tune_sample
+from tests.report import sample
 from tests.report.browser import CHROMIUM, Browser, browser
 from tests.report.layout import cut_off, faults, overprinted
-from tests.report.test_plan_html import advice_of, offers_page
-from tests.report.test_trace_html import read
+from tests.report.plan.test_html import advice_of, offers_page
+from tests.report.trace.test_html import read
+from tests.report.tune import tune_sample
 
 from paceline.explain.compare import compare
 from paceline.explain.diagnose import findings_in
 from paceline.explain.model import Diagnosis, SourceLines
 from paceline.explain.next_step import NextStep
 from paceline.record.read import read_run
-from paceline.report import compare_html, html, plan_html, trace_html, tune_html
+from paceline.report.compare import html as compare_html
 from paceline.report.page.next_step import Then
+from paceline.report.plan import html as plan_html
+from paceline.report.run import html
+from paceline.report.trace import html as trace_html
+from paceline.report.tune import html as tune_html
 from paceline.traces.analyze.timeline import timeline_data_of
 
 pytestmark = [

@@ -35,8 +35,8 @@ def _present(folder: Path, captures: list[Path], quiet: bool) -> None:
 
     from paceline.cli.outputs import write_text
     from paceline.explain.diagnose import findings_in
-    from paceline.report.trace_html import to_html
-    from paceline.report.trace_terminal import render_traces
+    from paceline.report.trace.html import to_html
+    from paceline.report.trace.terminal import render_traces
     from paceline.traces.analyze.ranks import TraceOptions, read_all
     from paceline.traces.analyze.timeline import timeline_data_of
 

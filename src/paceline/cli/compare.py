@@ -84,10 +84,10 @@ def command(before: str, after: str, **options: Any) -> int:
 def _present(comparison: Comparison, json_file: Path | None, markdown: Path | None, html: Path | None) -> None:
     from rich.console import Console
 
-    from paceline.report.compare_html import comparison_to_html
-    from paceline.report.compare_json import comparison_to_json
-    from paceline.report.compare_markdown import comparison_to_markdown
-    from paceline.report.compare_terminal import render_comparison
+    from paceline.report.compare.html import comparison_to_html
+    from paceline.report.compare.json import comparison_to_json
+    from paceline.report.compare.markdown import comparison_to_markdown
+    from paceline.report.compare.terminal import render_comparison
 
     render_comparison(comparison, Console())
     if json_file is not None:

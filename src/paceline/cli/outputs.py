@@ -70,9 +70,9 @@ def write(diagnosis: Diagnosis, folder: Path, outputs: Outputs) -> None:
     Raises:
         EnvironmentFault: A file that was asked for cannot be written.
     """
-    from paceline.report.html import to_html
-    from paceline.report.json_run import to_json
-    from paceline.report.markdown import to_markdown
+    from paceline.report.run.html import to_html
+    from paceline.report.run.json import to_json
+    from paceline.report.run.markdown import to_markdown
 
     following = _next_step(diagnosis, folder)
     html = to_html(diagnosis, following=following)
@@ -121,7 +121,7 @@ def _next_step(diagnosis: Diagnosis, folder: Path) -> NextStep:
 def _print_verdict(diagnosis: Diagnosis, page: str, following: NextStep, to_stdout: bool) -> None:
     from rich.console import Console
 
-    from paceline.report.terminal import render
+    from paceline.report.run.terminal import render
 
     sys.stdout.flush()
     console = Console(stderr=not to_stdout)

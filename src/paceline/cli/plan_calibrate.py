@@ -49,7 +49,7 @@ def command(out: Path | None, quick: bool, storage: Path | None) -> int:
     """
     from paceline.plan.calibrate.profile import default_path, write_profile
     from paceline.plan.calibrate.run import FULL, QUICK, calibrate
-    from paceline.report import profile_terminal
+    from paceline.report.plan import profile_terminal
 
     path = out or default_path(os.environ)
     if out is not None:

@@ -220,7 +220,9 @@ def _cluster(subject: str | None | CapturedProgram, options: dict[str, Any]) -> 
     from paceline.plan.cost.machines import parse_machines
     from paceline.plan.cost.plan import recipe_toml
     from paceline.plan.search.advice import advise
-    from paceline.report import plan_html, plan_json, plan_terminal
+    from paceline.report.plan import html as plan_html
+    from paceline.report.plan import json as plan_json
+    from paceline.report.plan import terminal as plan_terminal
 
     found = parse_machines(options["gpus"], options["per_node"], options["network"], _prices(options))
     advice = advise(_wish(subject, found.cluster, options), found, _target(options), fitted())
@@ -246,7 +248,9 @@ def _catalogue(subject: str | None | CapturedProgram, options: dict[str, Any]) -
     from paceline.plan.cost.constants import fitted
     from paceline.plan.cost.machines import parse_machines
     from paceline.plan.search.offers import OfferLimits, find_offers
-    from paceline.report import plan_html, plan_json, plan_terminal
+    from paceline.report.plan import html as plan_html
+    from paceline.report.plan import json as plan_json
+    from paceline.report.plan import terminal as plan_terminal
 
     wish = _wish(subject, parse_machines("8xH100-SXM", None, None).cluster, options)
     steps = _target(options).steps(wish)

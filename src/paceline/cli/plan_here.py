@@ -50,7 +50,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     from paceline.plan.calibrate.local_prediction import predict_program
     from paceline.plan.calibrate.profile import default_path, is_of_this_machine, profile_doubts, read_profile
     from paceline.plan.calibrate.run import speed_now
-    from paceline.report import here_json, here_terminal
+    from paceline.report.plan import here_json, here_terminal
 
     check_writable(options["json_file"])
     program = command_line(program_of(ctx, options))

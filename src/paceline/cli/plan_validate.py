@@ -27,7 +27,7 @@ def command(rows_file: Path, json_file: Path | None) -> int:
     from paceline.plan.cost.constants import fitted
     from paceline.plan.validate.accuracy import validate
     from paceline.plan.validate.published_rows import read_rows
-    from paceline.report import plan_errors
+    from paceline.report.plan import errors as plan_errors
 
     check_writable(json_file)
     report = validate(read_rows(rows_file), fitted())

@@ -20,7 +20,7 @@ from paceline.record.run import Run
 from paceline.record.write import RUNS
 
 if TYPE_CHECKING:
-    from paceline.report.run_list import RunLine
+    from paceline.report.run.run_list import RunLine
 
 _MOST = 20
 _TITLE = re.compile(r"<title>([a-z0-9-]+): paceline ")
@@ -70,7 +70,7 @@ def command(run: str | None, directory: Path | None, everything: bool, **options
 def _list(base: Path, everything: bool) -> int:
     from rich.console import Console
 
-    from paceline.report.run_list import print_runs
+    from paceline.report.run.run_list import print_runs
 
     folders = run_folders(base)
     if not folders:
@@ -89,7 +89,7 @@ def _tell(text: str) -> None:
 
 
 def _line(folder: Path) -> RunLine:
-    from paceline.report.run_list import RunLine
+    from paceline.report.run.run_list import RunLine
 
     ending, program = _told(folder)
     return RunLine(

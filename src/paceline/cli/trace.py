@@ -95,10 +95,10 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
     from rich.console import Console
 
     from paceline.explain.diagnose import findings_in
-    from paceline.report.trace_html import to_html as to_html_text
-    from paceline.report.trace_json import traces_json
-    from paceline.report.trace_markdown import to_markdown as to_markdown_text
-    from paceline.report.trace_terminal import render_traces
+    from paceline.report.trace.html import to_html as to_html_text
+    from paceline.report.trace.json import traces_json
+    from paceline.report.trace.markdown import to_markdown as to_markdown_text
+    from paceline.report.trace.terminal import render_traces
     from paceline.traces.analyze.ranks import TraceOptions, read_all
     from paceline.traces.analyze.timeline import timeline_data_of
     from paceline.traces.analyze.what_if import parse_change

@@ -153,7 +153,7 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
     from rich.console import Console
 
     from paceline.explain.next_step import as_typed
-    from paceline.report.tune_terminal import render
+    from paceline.report.tune.terminal import render
     from paceline.tune.search.history import TrialHistory, history_file
     from paceline.tune.search.next_step import next_steps
     from paceline.tune.search.search import Search, SearchLimits
@@ -218,8 +218,8 @@ def _write_reports(
     tuned: TuneResult, recipe_file: str | None, steps: Sequence[NextStep], offer: patch.Offer, options: dict[str, Any]
 ) -> None:
     from paceline.cli.outputs import json_text, tell_written, write_text
-    from paceline.report.tune_html import to_html
-    from paceline.report.tune_json import tuned_json
+    from paceline.report.tune.html import to_html
+    from paceline.report.tune.json import tuned_json
 
     if options["json_file"] is not None:
         write_text(options["json_file"], json_text({**tuned_json(tuned, recipe_file, steps), **offer.as_json()}))

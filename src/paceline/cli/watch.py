@@ -223,7 +223,7 @@ def _supervised(request: Request, program: list[str], folder: Path, added: Mappi
 
 def _prepare() -> None:
     """Import the modules for the report while the program starts."""
-    for module in ("paceline.cli.outputs", "paceline.report.html", "paceline.report.terminal"):
+    for module in ("paceline.cli.outputs", "paceline.report.run.html", "paceline.report.run.terminal"):
         import_module(module)
 
 

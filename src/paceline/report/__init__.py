@@ -1,5 +1,4 @@
-"""What a diagnosis looks like: one file per output. Reports format a `Diagnosis` and compute nothing.
+"""The reports: a package for each verb, with a module for each output. They format results and compute nothing.
 
-`terminal` prints a few lines, `html` makes one self-contained file out of the sections in `page/`,
-`json_run` and `markdown` are for programs and pull requests. `words` and `phases` hold what they share.
+The sections of the HTML page of one verb are in its package; `page` has the parts that several pages share.
 """

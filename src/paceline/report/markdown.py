@@ -1,32 +1,16 @@
-"""What does a reviewer read under a pull request? Verdict, a small table of phases, findings folded away."""
+"""The parts of a comment on a pull request: text that stays text, code, and findings folded away."""
 
 from __future__ import annotations
 
 import re
 
-from paceline.core import units
-from paceline.explain.model import Diagnosis, Evidence, Finding, Remedy
+from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.report import words
-from paceline.report.phases import shown
 
-_MARKS = {"critical": "🔴", "warning": "🟠", "good": "🟢", "info": "🔵"}
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
 _BLOCK = re.compile(r"^(\s*)([-+>=]|\d+[.)])(\s|$)")
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _REFERENCE = re.compile(r"(?<!\w)([@#])(?=\w)")
-
-
-def to_markdown(diagnosis: Diagnosis) -> str:
-    """Write a diagnosis as GitHub-flavoured Markdown, for a comment on a pull request."""
-    parts = [
-        _title(diagnosis),
-        _facts(diagnosis),
-        _phases(diagnosis),
-        *(finding(one) for one in diagnosis.findings),
-        _missing(diagnosis),
-        f"<sub>paceline run {code(diagnosis.run_id)} of {code(diagnosis.command)}</sub>",
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def escape(text: str) -> str:
@@ -42,26 +26,6 @@ def code(text: str) -> str:
     fence = "`" * (longest + 1)
     pad = " " if longest else ""
     return f"{fence}{pad}{plain}{pad}{fence}"
-
-
-def _title(diagnosis: Diagnosis) -> str:
-    mark = _MARKS[words.mood(diagnosis)]
-    return f"### {mark} {code(diagnosis.verdict)}\n\n{escape(words.headline(diagnosis.verdict_text))}"
-
-
-def _facts(diagnosis: Diagnosis) -> str:
-    facts = [words.ending(diagnosis), words.device(diagnosis), *words.speed(diagnosis)]
-    if diagnosis.cost is not None:
-        facts.append(units.money(diagnosis.cost.run))
-    return " · ".join(escape(fact) for fact in facts)
-
-
-def _phases(diagnosis: Diagnosis) -> str:
-    rows = [
-        f"| {style.label} | {units.percent(share)} | {units.seconds(diagnosis.seconds.get(style.name))} |"
-        for style, share in shown(diagnosis.shares, 0.005)
-    ]
-    return "\n".join(["| phase | share | time |", "|:--|--:|--:|", *rows]) if rows else ""
 
 
 def finding(one: Finding) -> str:
@@ -99,8 +63,3 @@ def _evidence(evidence: Evidence) -> str:
 def _remedy(remedy: Remedy) -> str:
     gain = f", {words.gain(remedy.gain)}" if remedy.gain is not None else ""
     return f"- **{escape(remedy.change)}** ({remedy.safety}{gain}) {code(remedy.id)}"
-
-
-def _missing(diagnosis: Diagnosis) -> str:
-    rows = [f"- {escape(what)}: {escape(why)}" for what, why in diagnosis.unavailable.items()]
-    return folded("Not measured, and why", "\n".join(rows))

@@ -7,7 +7,7 @@ from tests.plan.cases import case
 
 from paceline.plan.cost.flops import flops_of
 from paceline.plan.cost.plan import Plan
-from paceline.report.plan_words import utilisation
+from paceline.report.plan.words import utilisation
 
 
 def test_conventions_differ_by_attention_and_by_what_is_computed_again():

@@ -7,7 +7,7 @@ from paceline.plan.cost.case import parse_layout
 from paceline.plan.cost.constants import fitted
 from paceline.plan.cost.machines import parse_machines
 from paceline.plan.search.advice import Target, advise
-from paceline.report.plan_terminal import lines_of
+from paceline.report.plan.terminal import lines_of
 
 
 def test_scaling_names_the_plan_asked_for_as_the_whole():

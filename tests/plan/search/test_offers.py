@@ -9,8 +9,8 @@ from paceline.core.errors import UsageError
 from paceline.hardware.catalogue import find_instance
 from paceline.plan.cost.constants import fitted
 from paceline.plan.search.offers import OfferLimits, find_offers
-from paceline.report.plan_json import offers_to_json
-from paceline.report.plan_terminal import offer_lines
+from paceline.report.plan.json import offers_to_json
+from paceline.report.plan.terminal import offer_lines
 
 
 def test_the_least_spot_price_is_told_also_of_machines_that_others_beat_on_demand():

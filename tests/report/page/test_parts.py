@@ -13,7 +13,7 @@ from paceline.report.page.axis import Axis
 from paceline.report.page.chart import Frame, Series, columns, hover_data, line, stacked
 from paceline.report.page.findings import gain_bar
 from paceline.report.page.markup import Markup, element, sentence, table
-from paceline.report.page.ranks import unusual
+from paceline.report.run.ranks import unusual
 
 FRAME = Frame(x=Axis(low=0, high=10, unit="steps"), y=Axis(low=0, high=1, unit="s"))
 

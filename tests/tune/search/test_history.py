@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.report import tune_sample
+from tests.report.tune import tune_sample
 
 from paceline.core.statistics import Interval
 from paceline.tune.search.history import TrialHistory, history_file, read_history

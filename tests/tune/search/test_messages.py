@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.report import tune_sample
+from tests.report.tune import tune_sample
 
 from paceline.tune.candidates import Candidate
 from paceline.tune.comparison.model import GOALS

@@ -6,8 +6,9 @@ import math
 from dataclasses import replace
 
 import pytest
-from tests.report import sample, tune_sample
-from tests.report.tune_sample import factor, gain, trial
+from tests.report import sample
+from tests.report.tune import tune_sample
+from tests.report.tune.tune_sample import factor, gain, trial
 
 from paceline.tune.search.messages import NOT_TRIED, preparation_too_long_message
 from paceline.tune.search.next_step import NextStep, busy_text, next_steps

@@ -1,0 +1,36 @@
+"""The HTML page of a comparison: one file without requests, complete without JavaScript.
+
+The page is laid out here; this package has a module for each section.
+"""
+
+from __future__ import annotations
+
+from paceline.explain.comparison import METHOD, Comparison
+from paceline.report.compare.changes import findings, phases, settings
+from paceline.report.compare.curves import losses, step_times
+from paceline.report.compare.head import first_sentence, header, headline
+from paceline.report.compare.rows import next_command as next_of
+from paceline.report.page.closing import page_footer
+from paceline.report.page.markup import element
+from paceline.report.page.next_step import next_section
+from paceline.report.page.shell import asset, document
+from paceline.report.words import headline as sentence_case
+
+
+def comparison_to_html(comparison: Comparison, *, next_command: str | None = None) -> str:
+    """Return a comparison as one self-contained HTML page.
+
+    Args:
+        comparison: What was found.
+        next_command: The command to type next; None for the one that the terminal names.
+    """
+    command = next_of(comparison) if next_command is None else next_command
+    sections = (phases, step_times, losses, findings, settings)
+    return document(
+        f"{headline(comparison)}: paceline compare",
+        header(comparison, command),
+        element("main", *(made(comparison) for made in sections), next_section(command, first_sentence(comparison))),
+        page_footer("", f"Times: {sentence_case(METHOD)}."),
+        style=asset("compare.css"),
+        script=asset("report.js"),
+    )

@@ -1,0 +1,15 @@
+"""What a console can write."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+_ASCII = str.maketrans(
+    {"×": "x", "·": "-", "■": "#", "█": "#", "▓": "%", "▒": "=", "░": ".", "✗": "x", "▲": "!", "✓": "+"}
+    | {"–": "-", "→": ">", "µ": "u", "\N{REPLACEMENT CHARACTER}": "?", "\N{NO-BREAK SPACE}": " ", "●": "*", "°": " "}
+)
+
+
+def encodable(text: str, *, console: Console) -> str:
+    """Return text that the console can write: where it has only ASCII, signs become letters like them."""
+    return text.translate(_ASCII) if console.options.ascii_only else text

@@ -1,0 +1,1 @@
+"""The report of profiler captures, as HTML, JSON, Markdown and terminal output."""

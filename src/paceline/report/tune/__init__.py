@@ -1,0 +1,1 @@
+"""The report of `paceline tune`, as HTML, JSON and terminal output."""
