@@ -9,7 +9,7 @@ import pytest
 from tests.cli.conftest import call
 
 from paceline.cli import group
-from paceline.cli.settings import options_of, settings_file, settings_map
+from paceline.cli.base.settings import options_of, settings_file, settings_map
 from paceline.core.errors import UsageError
 
 FILE = '[run]\nprice = 2.5\ntarget_loss = 0.5\ndir = "kept"\nno_profile = true\n[compare]\ntolerance = "3%"\n'

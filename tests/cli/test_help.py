@@ -15,8 +15,8 @@ import pytest
 from tests.cli.conftest import call
 
 from paceline.cli import VERBS, group
-from paceline.cli.command import OTHER, Command, grouped
-from paceline.cli.lazy_group import LazyGroup
+from paceline.cli.base.command import OTHER, Command, grouped
+from paceline.cli.base.lazy_group import LazyGroup
 
 SLOW_PACKAGES = ("torch", "rich", "libcst")
 

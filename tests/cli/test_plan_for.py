@@ -111,7 +111,7 @@ def test_a_card_without_bf16_is_planned_in_fp16(capsys):
 
 
 def test_an_optimizer_keeps_what_it_keeps(tmp_path):
-    from paceline.cli.plan_for import _OPTIMIZERS
+    from paceline.cli.plan.for_ import _OPTIMIZERS
     from paceline.plan.search.wish import OPTIMIZER_BYTES
 
     assert set(_OPTIMIZERS.choices) == set(OPTIMIZER_BYTES)

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from paceline.cli import progress
-from paceline.cli.progress import Progress
+from paceline.cli.base import progress
+from paceline.cli.base.progress import Progress
 
 
 class Clock:

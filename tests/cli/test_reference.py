@@ -12,7 +12,7 @@ import click
 import pytest
 
 from paceline.cli import VERBS, group
-from paceline.cli.command import EXIT_CODES, Command, grouped, option_rows
+from paceline.cli.base.command import EXIT_CODES, Command, grouped, option_rows
 from paceline.cli.data import VERBS as DATA_VERBS
 from paceline.cli.plan import VERBS as PLAN_VERBS
 from paceline.record import layout

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 from tests.cli.conftest import Paceline, call
 
-from paceline.cli.runs import find_run
+from paceline.cli.base.runs import find_run
 from paceline.core.errors import UsageError
 from paceline.record import layout
 from paceline.report.run.run_list import RunLine, print_runs

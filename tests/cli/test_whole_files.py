@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cli.outputs import whole, write_text
+from paceline.cli.base.outputs import whole, write_text
 from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.sources.found import source_of
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from paceline import __version__
-from paceline.cli.lazy_group import ClosedOutput, LazyGroup
+from paceline.cli.base.lazy_group import ClosedOutput, LazyGroup
 from paceline.core.errors import PacelineError
 
 VERBS = {
@@ -59,7 +59,7 @@ def main(args: list[str] | None = None) -> Any:
     except click.exceptions.Exit as ending:
         sys.exit(ending.exit_code)
     except click.ClickException as error:
-        from paceline.cli.usage_errors import message_of
+        from paceline.cli.base.usage_errors import message_of
 
         _fail(message_of(error), error.exit_code)
     except PacelineError as error:

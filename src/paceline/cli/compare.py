@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.command import Command
-from paceline.cli.files import check_writable, opens_page, to_html, to_json, to_markdown
-from paceline.cli.outputs import json_text, tell_written, write_text
-from paceline.cli.runs import complete_run, find_run, in_runs_folder
+from paceline.cli.base.command import Command
+from paceline.cli.base.files import check_writable, opens_page, to_html, to_json, to_markdown
+from paceline.cli.base.outputs import json_text, tell_written, write_text
+from paceline.cli.base.runs import complete_run, find_run, in_runs_folder
 from paceline.record.write import RUNS
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from paceline.cli.command import Command
-from paceline.cli.lazy_group import LazyGroup
-from paceline.cli.settings import options_of, settings_file, settings_map
+from paceline.cli.base.command import Command
+from paceline.cli.base.lazy_group import LazyGroup
+from paceline.cli.base.settings import options_of, settings_file, settings_map
 from paceline.core.errors import UsageError, nearest
 
 _SWITCHES = {

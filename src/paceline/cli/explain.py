@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.command import Command
+from paceline.cli.base.command import Command
 from paceline.core.errors import UsageError, nearest
 from paceline.core.remedies import REMEDIES, SAFETY_MEANING, RemedyInfo, Safety
 from paceline.explain.pages import Page, all_pages

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from paceline.cli.command import Command
-from paceline.cli.runs import LAST, complete_run, find_run, in_runs_folder
+from paceline.cli.base.command import Command
+from paceline.cli.base.runs import LAST, complete_run, find_run, in_runs_folder
 from paceline.core.errors import UsageError
 from paceline.record import layout
 from paceline.record.write import RUNS

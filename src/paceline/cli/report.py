@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.command import Command
-from paceline.cli.files import check_writable, to_html, to_json, to_markdown, to_open
-from paceline.cli.outputs import Outputs, write
-from paceline.cli.runs import PAGE, begun_unix_s, complete_run, find_run, in_runs_folder, run_folders
+from paceline.cli.base.command import Command
+from paceline.cli.base.files import check_writable, to_html, to_json, to_markdown, to_open
+from paceline.cli.base.outputs import Outputs, write
+from paceline.cli.base.runs import PAGE, begun_unix_s, complete_run, find_run, in_runs_folder, run_folders
 from paceline.core.errors import PacelineError, UsageError
 from paceline.record.run import Run
 from paceline.record.write import RUNS

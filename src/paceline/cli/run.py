@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from paceline.cli.files import to_html, to_json, to_markdown, to_open
-from paceline.cli.price import by_instance, by_number
-from paceline.cli.program import ProgramCommand, program_of, takes_program
+from paceline.cli.base.files import to_html, to_json, to_markdown, to_open
+from paceline.cli.base.price import by_instance, by_number
+from paceline.cli.base.program import ProgramCommand, program_of, takes_program
 from paceline.cli.watch import Request, watch
 from paceline.core.errors import UsageError
 from paceline.inprocess.recorder.profiler.capture import steps_of

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.command import EXIT_CODES, Command
-from paceline.cli.files import FILE_ONLY, check_writable, opens_page, to_html, to_json, to_markdown
-from paceline.cli.outputs import json_text, tell_written, whole, write_text
-from paceline.cli.progress import Progress
+from paceline.cli.base.command import EXIT_CODES, Command
+from paceline.cli.base.files import FILE_ONLY, check_writable, opens_page, to_html, to_json, to_markdown
+from paceline.cli.base.outputs import json_text, tell_written, whole, write_text
+from paceline.cli.base.progress import Progress
 from paceline.core.errors import UsageError
 from paceline.traces import WINDOWS
 

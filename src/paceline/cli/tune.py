@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline.cli import patch
-from paceline.cli.files import FILE, FILE_ONLY, check_writable, opens_page, to_json
-from paceline.cli.price import by_instance, by_number, price_of
-from paceline.cli.program import ProgramCommand, command_line, program_of, stem_of, takes_program
-from paceline.cli.progress import Progress
+from paceline.cli.base.files import FILE, FILE_ONLY, check_writable, opens_page, to_json
+from paceline.cli.base.price import by_instance, by_number, price_of
+from paceline.cli.base.program import ProgramCommand, command_line, program_of, stem_of, takes_program
+from paceline.cli.base.progress import Progress
 from paceline.core.errors import EnvironmentFault, PacelineError, UsageError
 from paceline.core.recipe import Recipe, recipe_toml
 from paceline.core.remedies import SAFETY_CLASSES
@@ -198,7 +198,7 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
 
 def _last_run(line: list[str]) -> dict[str, Any]:
     """Return facts of the last recorded run of the program, as fields of a result; empty if the run cannot be read."""
-    from paceline.cli.runs import last_run
+    from paceline.cli.base.runs import last_run
     from paceline.explain.analysis.ending import ended
     from paceline.explain.comparison import whole_run
     from paceline.record.read import read_run
@@ -217,7 +217,7 @@ def _last_run(line: list[str]) -> dict[str, Any]:
 def _write_reports(
     tuned: TuneResult, recipe_file: str | None, steps: Sequence[NextStep], offer: patch.Offer, options: dict[str, Any]
 ) -> None:
-    from paceline.cli.outputs import json_text, tell_written, write_text
+    from paceline.cli.base.outputs import json_text, tell_written, write_text
     from paceline.report.tune.html import to_html
     from paceline.report.tune.json import tuned_json
 
@@ -259,7 +259,7 @@ def _write_recipe(
         recipe: The recipe.
         proven: Whether its gain is proven. If not, the file is always called `unproven`: scripts may use the other.
     """
-    from paceline.cli.outputs import write_text
+    from paceline.cli.base.outputs import write_text
     from paceline.explain.next_step import UNPROVEN
 
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shutil
 import sys
 import threading
 import time
@@ -16,11 +17,10 @@ from typing import Any
 
 import click
 
-from paceline.cli.files import check_writable
-from paceline.cli.no_training import check_command, discard, ended_before_training
-from paceline.cli.price import price_of
-from paceline.cli.program import Program, command_line, misplaced_option, stem_of
-from paceline.core.errors import EnvironmentFault, UsageError
+from paceline.cli.base.files import check_writable
+from paceline.cli.base.price import price_of
+from paceline.cli.base.program import Program, command_line, misplaced_option, stem_of
+from paceline.core.errors import EnvironmentFault, PacelineError, UsageError
 from paceline.core.recipe import Recipe, recipe_content
 from paceline.core.recipe import check_recipe as checked_recipe
 from paceline.hardware.operating_system import check_system
@@ -32,6 +32,9 @@ from paceline.train.layout import Layout, parse
 from paceline.train.unmodified import told
 from paceline.train.unmodified.allowed import check_goes_with, checked, spread
 from paceline.tune.trials.applied_settings import revoked_settings, unapplied_settings
+
+_CAPTURES_PAGE = "trace.html"  # in the run's folder
+_ONLY_HOST = "; the captures contain no GPU events, but ui.perfetto.dev can show the activity of the host"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +123,7 @@ def _tell_without_effect(recipe: Recipe | None, layout: Layout | None, folder: P
 
 def _reported(request: Request, folder: Path, exit_code: int) -> int:
     """Print and write the results. Returns the exit code of the command."""
-    from paceline.cli.outputs import Outputs, present
+    from paceline.cli.base.outputs import Outputs, present
 
     outputs = Outputs(
         json_file=request.json_file,
@@ -131,8 +134,6 @@ def _reported(request: Request, folder: Path, exit_code: int) -> int:
     )
     diagnosis = present(folder, outputs)
     if request.captured is not None:
-        from paceline.cli.captured import present_captures
-
         present_captures(folder, request.captured, quiet=request.quiet)
     failed = exit_code == 0 and diagnosis is not None and _fails(diagnosis.findings, request.fail_on)
     return 1 if failed else exit_code
@@ -223,7 +224,7 @@ def _supervised(request: Request, program: list[str], folder: Path, added: Mappi
 
 def _prepare() -> None:
     """Import the modules for the report while the program starts."""
-    for module in ("paceline.cli.outputs", "paceline.report.run.html", "paceline.report.run.terminal"):
+    for module in ("paceline.cli.base.outputs", "paceline.report.run.html", "paceline.report.run.terminal"):
         import_module(module)
 
 
@@ -251,3 +252,96 @@ def _fails(findings: Sequence[Any], threshold: str) -> bool:
 
 def _disabled() -> bool:
     return os.environ.get("PACELINE_DISABLE", "0") not in ("", "0")
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Check that a command exists and may be executed, before a run is made.
+
+    Raises:
+        UsageError: It does not, or may not.
+    """
+    name = command[0]
+    if shutil.which(name) is not None:
+        return
+    path = Path(name)
+    if path.is_dir():
+        raise UsageError(f"{name} is a folder; give a command after `--`")
+    if os.sep in name and path.exists():
+        python = f"; for a Python script, leave out `--`: `paceline run {name}`" if path.suffix == ".py" else ""
+        raise UsageError(f"{name} is not executable; to make it so, type `chmod +x {name}`{python}")
+    raise UsageError(f"command not found: {name!r} is neither a file nor a command on PATH{_way_out(path)}")
+
+
+def _way_out(path: Path) -> str:
+    beside = Path(sys.executable).with_name(path.name)
+    if path.suffix == ".py":
+        return "; for a Python script, leave out `--`"
+    if path.name and os.access(beside, os.X_OK):
+        return f"; did you mean {beside}?"
+    return "; check the spelling of the command, or activate the environment in which it is installed"
+
+
+def ended_before_training(folder: Path, exit_code: int) -> bool:
+    """Return whether a program failed and none of its processes was seen to train."""
+    seen = any((folder / record_layout.RANKS_DIR).iterdir()) or (folder / record_layout.WARNED_FILE).exists()
+    return exit_code != 0 and not seen and _is_alone(folder)
+
+
+def _is_alone(folder: Path) -> bool:
+    """Return whether a run has one launch only: another host may share its folder."""
+    return len(list(folder.glob("launch-*.json"))) == 1
+
+
+def discard(folder: Path, tag: str) -> None:
+    """Remove what one launch left in the folder of a run, and the folder if no other launch shares it."""
+    if _is_alone(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        (folder / f"launch-{tag}.json").unlink(missing_ok=True)
+
+
+def present_captures(folder: Path, steps: str, *, quiet: bool) -> None:
+    """Explain the captures of a run. An internal error is one line and does not change the exit code."""
+    captures = sorted((folder / record_layout.CAPTURES_DIR).glob("*.json"))
+    if not captures:
+        click.echo(f"paceline: steps {steps} were not captured: {_why(folder)}", err=True)
+        return
+    try:
+        _present(folder, captures, quiet)
+    except (PacelineError, OSError) as error:
+        click.echo(f"paceline: the captures could not be analysed: {error}", err=True)
+    except Exception as error:
+        click.echo(f"paceline: the captures could not be analysed ({type(error).__name__}: {error})", err=True)
+        if os.environ.get("PACELINE_DEBUG"):
+            raise
+
+
+def _present(folder: Path, captures: list[Path], quiet: bool) -> None:
+    from rich.console import Console
+
+    from paceline.cli.base.outputs import write_text
+    from paceline.explain.diagnose import findings_in
+    from paceline.report.trace.html import to_html
+    from paceline.report.trace.terminal import render_traces
+    from paceline.traces.analyze.ranks import TraceOptions, read_all
+    from paceline.traces.analyze.timeline import timeline_data_of
+
+    traces = read_all(captures, TraceOptions(launchers=True, path=True))
+    findings = findings_in(traces)
+    write_text(folder / _CAPTURES_PAGE, to_html(traces, findings, timeline_data_of(traces)))
+    if not quiet:
+        render_traces(traces, findings, Console(stderr=True))
+        where = f"wrote captures to {folder / record_layout.CAPTURES_DIR} and their report to {folder / _CAPTURES_PAGE}"
+        seen = any(rank.breakdown.events for rank in traces.ranks)
+        click.echo(f"paceline: {where}{'' if seen else _ONLY_HOST}", err=True)
+
+
+def _why(folder: Path) -> str:
+    """Return why there is no capture, as far as a process recorded it."""
+    from paceline.record.read import read_run
+
+    for rank in read_run(folder).ranks:
+        for note in rank.noted("capture"):
+            if note.get("failed"):
+                return str(note["failed"])
+    return "the program ended before the first step to capture"

@@ -13,7 +13,7 @@ from tests.data.remote import stores
 from tests.data.remote.stores import always, serving
 from tests.data.remote.test_loader import batches
 
-from paceline.cli.data_convert import command
+from paceline.cli.data.convert import command
 from paceline.core.errors import EnvironmentFault, PacelineError, UsageError
 from paceline.data.convert.verify import verify
 from paceline.data.reading.sharded import ShardedDataset

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from PIL import Image
 from tests.data.making import jpeg
 
-from paceline.cli.data_convert import command
+from paceline.cli.data.convert import command
 from paceline.core.errors import UsageError
 from paceline.data.batches.batches import ShardedSamples
 from paceline.data.convert.convert import Options, convert

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paceline import __version__
-from paceline.cli.command import Command
-from paceline.cli.files import check_writable, to_json
-from paceline.cli.outputs import json_text, tell_written, write_text
-from paceline.cli.progress import Progress
+from paceline.cli.base.command import Command
+from paceline.cli.base.files import check_writable, to_json
+from paceline.cli.base.outputs import json_text, tell_written, write_text
+from paceline.cli.base.progress import Progress
 from paceline.core import units
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.files import STDOUT, open_page, write_to_stdout
-from paceline.cli.runs import PAGE
+from paceline.cli.base.files import STDOUT, open_page, write_to_stdout
+from paceline.cli.base.runs import PAGE
 from paceline.core.errors import EnvironmentFault, PacelineError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _write_page(page: Path, html: str) -> str:
 
 def _next_step(diagnosis: Diagnosis, folder: Path) -> NextStep:
     """Return what to do next; of a run whose neighbours cannot be read, what its own record says."""
-    from paceline.cli.runs import run_before
+    from paceline.cli.base.runs import run_before
     from paceline.explain.next_step import after_run
     from paceline.record.read import read_launches
     from paceline.tune.trials.applied_settings import is_in_force

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from paceline.cli.lazy_group import LazyGroup
+from paceline.cli.base.lazy_group import LazyGroup
 
 VERBS = {
     "convert": "Convert images, records, text or a Python Dataset into shards.",
@@ -19,7 +19,7 @@ VERBS = {
     name="data",
     cls=LazyGroup,
     verbs=VERBS,
-    modules="paceline.cli.data_",
+    modules="paceline.cli.data.",
     examples=(
         "paceline data convert photos/ shards/",
         "paceline data inspect shards/",

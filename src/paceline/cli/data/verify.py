@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paceline.cli.command import Command
-from paceline.cli.progress import Progress
+from paceline.cli.base.command import Command
+from paceline.cli.base.progress import Progress
 from paceline.core import units
 from paceline.core.errors import UsageError
 from paceline.report.words import count

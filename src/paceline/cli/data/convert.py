@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from paceline.cli.command import Command
-from paceline.cli.data_convert_stores import local_paths
-from paceline.cli.data_convert_text import convert_text, is_text
-from paceline.cli.numbers import FiniteFloat
-from paceline.cli.progress import Progress
+from paceline.cli.base.command import Command
+from paceline.cli.base.numbers import FiniteFloat
+from paceline.cli.base.progress import Progress
+from paceline.cli.data.convert_stores import local_paths
+from paceline.cli.data.convert_text import convert_text, is_text
 from paceline.core import units
 from paceline.core.errors import UsageError
 from paceline.report.words import count

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from paceline.cli.progress import Progress
+from paceline.cli.base.progress import Progress
 from paceline.core.errors import UsageError
 from paceline.report.words import count
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from paceline.cli.files import text_results_on_stderr
+from paceline.cli.base.files import text_results_on_stderr
 
 EXIT_CODES: Mapping[str, str] = {
     "0": "success",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from paceline.cli.command import Command
-from paceline.cli.files import FILE_ONLY, check_writable
-from paceline.cli.progress import Progress
+from paceline.cli.base.command import Command
+from paceline.cli.base.files import FILE_ONLY, check_writable
+from paceline.cli.base.progress import Progress
 from paceline.core.errors import UsageError
 
 

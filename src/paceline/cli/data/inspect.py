@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from paceline.cli.command import Command
+from paceline.cli.base.command import Command
 
 
 @click.command(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paceline.cli.files import FILE, FILE_ONLY, check_writable, opens_page, to_json
-from paceline.cli.numbers import FiniteFloat
-from paceline.cli.outputs import json_text, tell_written, write_text
-from paceline.cli.program import ModelOrProgram, command_line, program_of, takes_program
+from paceline.cli.base.files import FILE, FILE_ONLY, check_writable, opens_page, to_json
+from paceline.cli.base.numbers import FiniteFloat
+from paceline.cli.base.outputs import json_text, tell_written, write_text
+from paceline.cli.base.program import ModelOrProgram, command_line, program_of, takes_program
 from paceline.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def _subject(ctx: click.Context, options: dict[str, Any]) -> str | None | Captur
 
 
 def _cluster(subject: str | None | CapturedProgram, options: dict[str, Any]) -> int:
-    from paceline.cli.plan_next import after_plan
+    from paceline.cli.plan.next_step import after_plan
     from paceline.plan.cost.constants import fitted
     from paceline.plan.cost.machines import parse_machines
     from paceline.plan.cost.plan import recipe_toml
@@ -244,7 +244,7 @@ def _cluster(subject: str | None | CapturedProgram, options: dict[str, Any]) -> 
 
 
 def _catalogue(subject: str | None | CapturedProgram, options: dict[str, Any]) -> int:
-    from paceline.cli.plan_next import after_offers
+    from paceline.cli.plan.next_step import after_offers
     from paceline.plan.cost.constants import fitted
     from paceline.plan.cost.machines import parse_machines
     from paceline.plan.search.offers import OfferLimits, find_offers

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from paceline.cli.command import Command
-from paceline.cli.progress import Progress
+from paceline.cli.base.command import Command
+from paceline.cli.base.progress import Progress
 from paceline.report.words import count
 
 FORMATS = ("tfrecord", "hdf5", "webdataset")

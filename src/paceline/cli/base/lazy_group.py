@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
+from keyword import iskeyword
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from paceline.cli.command import all_exit_codes, write_examples, write_exit_codes, write_options, write_usage
-from paceline.cli.settings import defaults_of, name_variables, settings_map
+from paceline.cli.base.command import all_exit_codes, write_examples, write_exit_codes, write_options, write_usage
+from paceline.cli.base.settings import defaults_of, name_variables, settings_map
 from paceline.core.errors import UsageError, nearest
 
 
@@ -24,7 +25,8 @@ class LazyGroup(click.Group):
 
     Attributes:
         verbs: Names and one sentence each, in the order of help.
-        modules: What precedes a verb's name in the name of its module, such as ``paceline.cli.data_``.
+        modules: What precedes a verb's name in the name of its module, such as ``paceline.cli.data.``. The module
+            of a verb that is a keyword of Python has a name with an underscore at its end.
         forms: What may follow the group's name, one line each.
         examples: Command lines that work.
         exit_codes: Codes and their meanings, beside those of `EXIT_CODES`.
@@ -74,7 +76,8 @@ class LazyGroup(click.Group):
         """Import and return one verb, with its settings as defaults."""
         if cmd_name not in self.verbs:
             return None
-        command: click.Command = import_module(f"{self.modules}{cmd_name}").command
+        module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+        command: click.Command = import_module(f"{self.modules}{module}").command
         path = (*_path_of(ctx), cmd_name)
         name_variables(path, command)
         ctx.default_map = {cmd_name: defaults_of(path, command, settings_map())}

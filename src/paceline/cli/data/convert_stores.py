@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from paceline.cli.progress import Progress
+from paceline.cli.base.progress import Progress
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import CompletionItem
 
-from paceline.cli.lazy_group import LazyGroup
+from paceline.cli.base.lazy_group import LazyGroup
 from paceline.core.errors import UsageError, nearest
 
 VERBS = {
@@ -72,7 +72,7 @@ def _before_program(args: list[str]) -> list[str]:
     name="plan",
     cls=PlanVerbs,
     verbs=VERBS,
-    modules="paceline.cli.plan_",
+    modules="paceline.cli.plan.",
     forms=(
         "[MODEL] --gpus NxCARD [OPTIONS]",
         "--gpus NxCARD [OPTIONS] SCRIPT [ARGS]...",

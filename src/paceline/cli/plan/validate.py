@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
-from paceline.cli.command import Command
-from paceline.cli.files import check_writable, to_json
-from paceline.cli.outputs import json_text, tell_written, write_text
+from paceline.cli.base.command import Command
+from paceline.cli.base.files import check_writable, to_json
+from paceline.cli.base.outputs import json_text, tell_written, write_text
 
 
 @click.command(

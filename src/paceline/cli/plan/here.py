@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from paceline.cli.command import EXIT_CODES
-from paceline.cli.files import check_writable, to_json
-from paceline.cli.outputs import json_text, tell_written, write_text
-from paceline.cli.program import ProgramCommand, command_line, program_of, takes_program
+from paceline.cli.base.command import EXIT_CODES
+from paceline.cli.base.files import check_writable, to_json
+from paceline.cli.base.outputs import json_text, tell_written, write_text
+from paceline.cli.base.program import ProgramCommand, command_line, program_of, takes_program
 
 
 @click.command(

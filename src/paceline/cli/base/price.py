@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from paceline.cli.numbers import FiniteFloat
+from paceline.cli.base.numbers import FiniteFloat
 from paceline.core.errors import UsageError
 from paceline.hardware.catalogue import find_instance, instances
 
