@@ -9,8 +9,7 @@ from _parts import Numbers, tell_memory
 from torch.utils.data import DataLoader
 
 from paceline.train import Engine
-from paceline.train.checks import Checks
-from paceline.train.recipe import add_arguments, from_arguments
+from paceline.train.recipe import Checks, add_arguments, from_arguments
 
 
 class Block(torch.nn.Module):

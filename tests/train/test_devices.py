@@ -65,7 +65,7 @@ import dataclasses, json, sys
 from pathlib import Path
 from types import SimpleNamespace
 import torch
-from paceline.train.layout import parse
+from paceline.core.layout import parse
 from paceline.train.world import draw_apart, join
 
 GPU = SimpleNamespace(type="cuda", index=0)

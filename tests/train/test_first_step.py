@@ -9,8 +9,8 @@ import torch
 from tests.train.launching import ROOT, on_ranks
 
 from paceline.core.errors import UsageError
+from paceline.core.layout import Layout
 from paceline.train.comparison import differences, samples
-from paceline.train.layout import Layout
 from paceline.train.recipe import made
 
 RANKS_PROGRAM = ROOT / "benchmarks" / "_first_step_ranks.py"

@@ -7,7 +7,7 @@ import argparse
 import pytest
 
 from paceline.core.errors import UsageError
-from paceline.train.layout import Layout
+from paceline.core.layout import Layout
 from paceline.train.recipe import Recipe, add_arguments, from_arguments, made, read
 
 

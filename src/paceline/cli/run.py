@@ -12,8 +12,8 @@ from paceline.cli.base.price import by_instance, by_number
 from paceline.cli.base.program import ProgramCommand, program_of, takes_program
 from paceline.cli.watch import Request, watch
 from paceline.core.errors import UsageError
+from paceline.core.layout import parse
 from paceline.inprocess.recorder.profiler.capture import steps_of
-from paceline.train.layout import parse
 from paceline.train.unmodified.allowed import check_axes, checked
 
 

@@ -21,6 +21,7 @@ from paceline.cli.base.files import check_writable
 from paceline.cli.base.price import price_of
 from paceline.cli.base.program import Program, command_line, misplaced_option, stem_of
 from paceline.core.errors import EnvironmentFault, PacelineError, UsageError
+from paceline.core.layout import Layout, parse
 from paceline.core.recipe import Recipe, recipe_content
 from paceline.core.recipe import check_recipe as checked_recipe
 from paceline.hardware.operating_system import check_system
@@ -28,7 +29,6 @@ from paceline.inprocess.settings import applied
 from paceline.monitor.supervision import Ending, supervise, watched_environment
 from paceline.record import layout as record_layout
 from paceline.record.write import RUNS, make_run_folder, new_run_id, replace_json
-from paceline.train.layout import Layout, parse
 from paceline.train.unmodified import told
 from paceline.train.unmodified.allowed import check_goes_with, checked, spread
 from paceline.tune.trials.applied_settings import revoked_settings, unapplied_settings

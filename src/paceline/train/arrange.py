@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.core.layout import Layout
 from paceline.train import agreement, batch_norm
 from paceline.train.activations import blocks_of
-from paceline.train.layout import Layout
 from paceline.train.parallel import cp, cp_check, dp, layers, pp, shard, tp
 from paceline.train.parallel.balance import measured
 from paceline.train.recipe import Recipe

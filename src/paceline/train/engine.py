@@ -21,8 +21,7 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.train import gradients, loaders, optimizers
 from paceline.train.arrange import arrange
-from paceline.train.comparison.copies import copied
-from paceline.train.comparison.first_step import FirstStep
+from paceline.train.comparison.first_step import FirstStep, copied
 from paceline.train.passes import Loss, Passes
 from paceline.train.replicas import replicas_of
 from paceline.train.run import Run

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train.layout import Layout
+from paceline.core.layout import Layout
 
 _NAMES = ("fp32", "tf32", "bf16", "fp16", "fp8")
 _FP8_FROM = (8, 9)  # compute capability

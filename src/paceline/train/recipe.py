@@ -14,16 +14,26 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.core.layout import Layout, parse
 from paceline.train.activations import Memory
-from paceline.train.checks import Checks
 from paceline.train.gradients import Clipping
-from paceline.train.layout import Layout, parse
 from paceline.train.parallel.asynchronous import Asynchronous
 from paceline.train.parallel.dp import Exchange
 from paceline.train.parallel.layers import Layers
 from paceline.train.parallel.local import Local
 from paceline.train.parallel.pp import Pipeline
 from paceline.train.precision import Precision
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checks:
+    """What is verified before a run on several ranks; table ``[checks]`` of a recipe."""
+
+    first_step: bool = True  # the split model with the whole one, on the first batch
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.first_step, bool):
+            raise UsageError(f"checks.first_step = {self.first_step!r} is not allowed; it takes true or false")
 
 
 @dataclass(frozen=True, kw_only=True)

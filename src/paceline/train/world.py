@@ -14,8 +14,8 @@ from typing import Any
 from zlib import crc32
 
 from paceline.core.errors import UsageError
+from paceline.core.layout import AXES, Layout, check_ranks
 from paceline.train import failures, random_states
-from paceline.train.layout import AXES, Layout, check_ranks
 
 _LET_GO_S = 1.0
 _GLOO = "pt_gloo"  # how torch calls the threads that work for a process group of Gloo

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from paceline.core.errors import UsageError
-from paceline.train.layout import Layout
+from paceline.core.layout import Layout
 from paceline.train.unmodified import allowed
 
 

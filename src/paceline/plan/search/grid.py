@@ -15,11 +15,11 @@ from functools import cache, lru_cache
 from itertools import product
 
 from paceline.core.errors import UsageError
+from paceline.core.layout import parse
 from paceline.plan.cost.case import CHUNKED, Layout, Recompute, Schedule, Sharded, Training
 from paceline.plan.cost.columns import Columns, configurations
 from paceline.plan.models.adapters import Adapted
 from paceline.plan.models.architecture import Kernels, Transformer
-from paceline.train.layout import parse
 from paceline.train.parallel.pp import Pipeline
 
 

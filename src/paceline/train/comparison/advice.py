@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.train.layout import Layout
+from paceline.core.layout import Layout
 
 _BY_AXIS = {
     "tp": "With tp, each rank has only some of the heads or hidden units: write view(batch, length, -1, head), use no "

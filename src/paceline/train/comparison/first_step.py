@@ -8,10 +8,13 @@ the first module whose output differs, or the parameter whose gradient does. Mod
 
 from __future__ import annotations
 
+import copy
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from paceline.core.errors import UsageError
@@ -19,14 +22,16 @@ from paceline.train import batch_norm, random_states
 from paceline.train.arrange import Arranged
 from paceline.train.comparison import advice, differences, draws, samples, synced
 from paceline.train.comparison.restored import restored, varied
-from paceline.train.comparison.traced import Outputs, traced
+from paceline.train.comparison.samples import numbers
 from paceline.train.comparison.trials import Batch, Forward, Setting, Trial, exact_context
+from paceline.train.parallel import pp
 from paceline.train.passes import Loss
 from paceline.train.recipe import Recipe
 from paceline.train.world import World, mesh_axes
 
 _ATTEMPTS = ((True, True), (False, True), (True, False), (False, False))  # joined, short
 _EXPECTED = (samples.NotJoinable, draws.NotReplayable)
+Outputs = dict[tuple[str, int], list[Any]]  # in the order in which modules returned
 
 
 @dataclass(frozen=True)
@@ -342,3 +347,50 @@ def _noise_of(value: Any, changed: Any) -> float:
     if value is None or changed is None:
         return 0.0
     return differences.noise_of(value, synced.full(changed))
+
+
+def copied(model: Any, world: World, recipe: Recipe) -> Any:
+    """Return a copy of a model for the comparison; None where there is none to make."""
+    if world.mesh is None or recipe.apart or recipe.precision.fp8 or not recipe.checks.first_step:
+        return None
+    try:
+        found = copy.deepcopy(model)
+    except Exception as error:  # what deepcopy cannot copy is the model's own
+        if world.rank == 0:
+            why = f"it cannot be copied ({type(error).__name__}: {error})"
+            sys.stderr.write(f"paceline: {advice.of_no_comparison(world.layout, type(model).__name__, why)}\n")
+        return None
+    for own, other in zip(model.parameters(), found.parameters(), strict=True):
+        for hook in (own._backward_hooks or {}).values():  # of the user's, which a copy does not have
+            if other.requires_grad:
+                other.register_hook(hook)
+    return found
+
+
+@contextmanager
+def traced(model: Any, *, deep: bool) -> Iterator[Outputs]:
+    """Yield a dict that is filled with the outputs of a model, or of all its modules.
+
+    Args:
+        model: The whole model, or what a rank holds of it under the same names.
+        deep: Whether outputs of all modules are kept; otherwise those of the model.
+    """
+    found: Outputs = {}
+    calls: Counter[str] = Counter()
+    parts = [(name, part) for name, part in model.named_modules() if deep or not name]
+    handles = [part.register_forward_hook(partial(_note, found, calls, name)) for name, part in parts]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _note(found: Outputs, calls: Counter[str], name: str, module: Any, inputs: Any, output: Any) -> None:
+    import torch
+
+    del module, inputs
+    if torch._C._current_graph_task_id() != -1 or pp.is_preparing():  # computed again in backward; or a look at shapes
+        return
+    found[name, calls[name]] = [value.detach().clone() for value in numbers(output)]
+    calls[name] += 1

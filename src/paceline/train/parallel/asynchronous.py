@@ -29,7 +29,7 @@ from threading import Condition, Thread
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train.layout import Layout
+from paceline.core.layout import Layout
 
 _NONE = -1
 _IDLE_S = 0.001  # between rounds in which nobody had an update

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train.layout import Layout
+from paceline.core.layout import Layout
 
 _HOOKS = ("fp16", "bf16", "powersgd")
 _POWERSGD_FROM = 10  # steps; before, buckets also have to become what they stay

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train.layout import Layout
+from paceline.core.layout import Layout
 from paceline.train.parallel.balance import counted, cut
 
 

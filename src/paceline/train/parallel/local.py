@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.core.layout import Layout
 from paceline.train.gradients import is_number
-from paceline.train.layout import Layout
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from paceline.train.layout import Layout
+from paceline.core.layout import Layout
 
 RANK = "PACELINE_RANK"
 NOTES = "layout.jsonl"  # in the run's folder: what there is to tell of the layout

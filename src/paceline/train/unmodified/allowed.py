@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train.layout import AXES, Layout
+from paceline.core.layout import AXES, Layout
 from paceline.train.unmodified import command
 
 _AXES = ("dp", "shard")

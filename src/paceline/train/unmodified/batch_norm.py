@@ -6,9 +6,9 @@ import functools
 from typing import Any
 
 from paceline.train.batch_norm import normalised, scaled
-from paceline.train.unmodified import shards
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.state import Spread
+from paceline.train.unmodified.weights import shards
 
 
 def patch(spread: Spread, exchange: Exchange) -> None:

@@ -31,7 +31,10 @@ _FEWEST = 3  # samples, before a rank tells the others
 _OLD_S = 5.0  # of what another rank has written
 _MOST_AT_OTHER_LINES = 12  # samples: ranks that wait at other lines can never meet
 _MOST_AT_ONE_LINE = 300  # a large exchange takes its time
-_WAITS_IN = ("torch.distributed", *(f"paceline.train.unmodified.{name}" for name in ("exchange", "gradients", "drift")))
+_WAITS_IN = (
+    "torch.distributed",
+    *(f"paceline.train.unmodified.{name}" for name in ("exchange", "gradients", "comparison.drift")),
+)
 _MOST_LINES = 8
 
 

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from paceline.inprocess.identity import IdentityMap
-from paceline.train.unmodified import shards
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.state import Spread, check_hooks
+from paceline.train.unmodified.weights import shards
 
 _BUCKET_BYTES = 25 << 20
 _FIRST_PASSES = 8

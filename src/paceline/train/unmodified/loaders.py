@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paceline.inprocess import import_hook
-from paceline.train.unmodified import datasets, draws
+from paceline.train.unmodified import draws
+from paceline.train.unmodified.comparison import datasets
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.rows import bounds, sizes
 from paceline.train.unmodified.state import Spread

@@ -13,14 +13,16 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from paceline.train.unmodified import copies, draws, drift, gradients, shards
+from paceline.train.unmodified import draws, gradients
 from paceline.train.unmodified.call import Call, digest, rows_of
-from paceline.train.unmodified.comparison import compare
+from paceline.train.unmodified.comparison import drift
+from paceline.train.unmodified.comparison.whole_and_parts import compare
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.joins import Way, together, weighs_nothing
 from paceline.train.unmodified.later import resolved
 from paceline.train.unmodified.rows import sizes
 from paceline.train.unmodified.state import Spread
+from paceline.train.unmodified.weights import copies, shards
 
 _LOOKS = 8  # first calls of each model, in which ranks see whether they were given the same; then every so many
 _LOOK_EVERY = 64

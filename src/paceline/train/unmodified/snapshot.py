@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from math import isnan
 from typing import Any
 
-from paceline.train.unmodified import shards
 from paceline.train.unmodified.later import Later
+from paceline.train.unmodified.weights import shards
 
 _MOST_VALUES = 200_000
 _LIBRARIES = (*(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")), sys.prefix)

@@ -13,10 +13,11 @@ from types import TracebackType
 from typing import Any
 
 from paceline.inprocess import import_hook
-from paceline.train.unmodified import batch_norm, frameworks, gradients, listings, loaders, models, shards
-from paceline.train.unmodified.drift import Drift, Pieces
+from paceline.train.unmodified import batch_norm, frameworks, gradients, listings, loaders, models
+from paceline.train.unmodified.comparison.drift import Drift, Pieces
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.state import Refusal, Spread
+from paceline.train.unmodified.weights import shards
 
 _LOST = ("closed by peer", "Connection reset", "Broken pipe", "Socket closed", "NCCL", "gloo")
 _WAIT_S = 10.0  # for the launcher to end a rank that has lost another

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from paceline.train.layout import Layout, parse
+from paceline.core.layout import Layout, parse
 
 _MOST_WRITTEN = 1 << 16  # places in memory
 

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.train.unmodified import draws, shards
+from paceline.train.unmodified import draws
 from paceline.train.unmodified.call import Call
 from paceline.train.unmodified.snapshot import Place, Snapshot
+from paceline.train.unmodified.weights import shards
 
 _SCALE = 4096.0  # of gradients in a second backward pass, which must become as much larger
 

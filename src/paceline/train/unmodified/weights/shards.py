@@ -13,9 +13,9 @@ from weakref import WeakSet
 
 from paceline.inprocess.identity import IdentityMap
 from paceline.train.activations import blocks_of
-from paceline.train.unmodified import copies, operators
-from paceline.train.unmodified.operators import whole
 from paceline.train.unmodified.state import Spread, check_hooks
+from paceline.train.unmodified.weights import copies, operators
+from paceline.train.unmodified.weights.operators import whole
 
 _now: IdentityMap[Any] = IdentityMap()  # whole weight -> what it has become; the whole one may go
 _optimizers: WeakSet[Any] = WeakSet()
