@@ -20,8 +20,8 @@ from paceline.explain.next_step import as_typed, is_unproven
 if TYPE_CHECKING:
     from paceline.core.recipe import Recipe
     from paceline.explain.model import Finding
-    from paceline.tune.patches.configs import ConfigFile
     from paceline.tune.patches.model import Patch, SourceFile
+    from paceline.tune.patches.source.configs import ConfigFile
     from paceline.tune.patches.suggestions import Suggestion
 
 _NEEDS = "a patch to the source needs libcst; install it with `pip install paceline[patch]`"
@@ -232,13 +232,13 @@ def _write(patch: Patch) -> None:
 
 
 def _read(command: Sequence[str]) -> list[SourceFile]:
-    from paceline.tune.patches.sources import sources_of
+    from paceline.tune.patches.source.sources import sources_of
 
     return sources_of(command, Path.cwd(), os.environ)
 
 
 def _configs(sources: Sequence[SourceFile], command: Sequence[str]) -> list[ConfigFile]:
-    from paceline.tune.patches.configs import configs_of
+    from paceline.tune.patches.source.configs import configs_of
 
     return configs_of(sources, command, Path.cwd())
 

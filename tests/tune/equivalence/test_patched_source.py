@@ -12,7 +12,7 @@ from paceline.core.recipe import Recipe
 from paceline.tune.equivalence.patched_source import check_patch, largest_equivalent_patch, without
 from paceline.tune.patches.model import Patch
 from paceline.tune.patches.patch import patched
-from paceline.tune.patches.sources import sources_of
+from paceline.tune.patches.source.sources import sources_of
 from paceline.tune.trials.isolation import isolation_for
 
 SOURCE = """

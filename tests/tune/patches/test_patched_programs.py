@@ -15,10 +15,10 @@ import pytest
 from tests.inprocess.conftest import environment_of
 
 from paceline.tune.equivalence.patched_source import _loader_of
-from paceline.tune.patches.configs import ConfigFile, configs_of
 from paceline.tune.patches.model import Patch, SourceFile, diff_of, write
 from paceline.tune.patches.patch import patched
-from paceline.tune.patches.sources import sources_of
+from paceline.tune.patches.source.configs import ConfigFile, configs_of
+from paceline.tune.patches.source.sources import sources_of
 
 PROGRAMS = Path(__file__).parent / "programs_of_others"
 WORKERS = {"loader": {"num_workers": 2}}

@@ -15,7 +15,7 @@ import pytest
 from paceline.core.errors import UsageError
 from paceline.tune.patches.model import Patch, SourceFile, diff_of, write
 from paceline.tune.patches.patch import patched
-from paceline.tune.patches.sources import sources_of
+from paceline.tune.patches.source.sources import sources_of
 
 LOADS = """
 import sys

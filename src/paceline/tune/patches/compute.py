@@ -7,9 +7,9 @@ import re
 import libcst as cst
 
 from paceline.tune.patches.edit import Edit, add_call, set_unless_own, with_value
-from paceline.tune.patches.models import ModelBinding
 from paceline.tune.patches.snippets import CHANNELS_LAST, COMPILE_WHOLE
-from paceline.tune.patches.syntax_tree import code_of
+from paceline.tune.patches.source.models import ModelBinding
+from paceline.tune.patches.source.syntax_tree import code_of
 
 KEYS = ("num_threads", "cudnn_benchmark", "channels_last", "compile")
 NOWHERE = "the source creates no optimizer from the parameters of a model that it names"

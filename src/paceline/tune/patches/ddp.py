@@ -6,8 +6,8 @@ import libcst as cst
 
 from paceline.tune.patches.edit import Edit
 from paceline.tune.patches.placing import change_origin, find_place
-from paceline.tune.patches.program import last_name
-from paceline.tune.patches.syntax_tree import argument, unpacks, value_of, with_argument
+from paceline.tune.patches.source.program import last_name
+from paceline.tune.patches.source.syntax_tree import argument, unpacks, value_of, with_argument
 
 _USUAL = ("None", "False", "25")  # what is no choice
 _SEARCHES = "find_unused_parameters"

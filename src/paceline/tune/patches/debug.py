@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from paceline.tune.patches.edit import Edit
-from paceline.tune.patches.syntax_tree import code_of, value_of, with_argument
+from paceline.tune.patches.source.syntax_tree import code_of, value_of, with_argument
 
 KEYS = ("anomaly_detection", "deterministic_algorithms")
 NOWHERE = "the source does not turn the setting on"

@@ -10,9 +10,9 @@ import libcst as cst
 
 from paceline.tune.patches.insertions import Snippet, taken, with_snippets
 from paceline.tune.patches.model import Edited, SourceFile, UnpatchedSetting
-from paceline.tune.patches.models import ModelBinding, places
-from paceline.tune.patches.program import ProgramFiles
-from paceline.tune.patches.syntax_tree import Tree, code_of
+from paceline.tune.patches.source.models import ModelBinding, places
+from paceline.tune.patches.source.program import ProgramFiles
+from paceline.tune.patches.source.syntax_tree import Tree, code_of
 
 
 class Edit:

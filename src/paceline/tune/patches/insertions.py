@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import libcst as cst
 import libcst.matchers as m
 
-from paceline.tune.patches.syntax_tree import code_of
+from paceline.tune.patches.source.syntax_tree import code_of
 
 _Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 _IMPORT = m.Import() | m.ImportFrom()

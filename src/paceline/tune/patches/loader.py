@@ -19,7 +19,7 @@ from paceline.tune.patches.edit import Edit
 from paceline.tune.patches.other_loaders import is_evaluation
 from paceline.tune.patches.placing import Placing, change_origin, find_place
 from paceline.tune.patches.snippets import CACHED_SAMPLES, DRAWS_ONCE, KEPT_WORKERS
-from paceline.tune.patches.syntax_tree import argument, code_of, value_of, with_argument, with_entry, without
+from paceline.tune.patches.source.syntax_tree import argument, code_of, value_of, with_argument, with_entry, without
 
 EVALUATION = "evaluation_workers"
 KEYS = (EVALUATION, "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "cache")

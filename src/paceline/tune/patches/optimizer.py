@@ -5,7 +5,7 @@ from __future__ import annotations
 import libcst as cst
 
 from paceline.tune.patches.edit import Edit
-from paceline.tune.patches.syntax_tree import unpacks, value_of, with_argument
+from paceline.tune.patches.source.syntax_tree import unpacks, value_of, with_argument
 
 KEYS = ("fused", "foreach")
 NOWHERE = "the source creates no optimizer of torch.optim that supports the setting"

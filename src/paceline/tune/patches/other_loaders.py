@@ -9,10 +9,10 @@ import re
 
 import libcst as cst
 
-from paceline.tune.patches.configs import ConfigChange, ConfigFile, Scalar, Section, in_yaml
 from paceline.tune.patches.edit import Edit
-from paceline.tune.patches.program import ProgramFiles, function_around
-from paceline.tune.patches.syntax_tree import Tree, argument, code_of, value_of
+from paceline.tune.patches.source.configs import ConfigChange, ConfigFile, Scalar, Section, in_yaml
+from paceline.tune.patches.source.program import ProgramFiles, function_around
+from paceline.tune.patches.source.syntax_tree import Tree, argument, code_of, value_of
 
 _WORDS = r"val|valid|validation|test|testing|eval|evaluation|dev|predict"
 _THINGS = r"set|sets|loader|loaders|data|dataset|dataloader|ds|dl|iter|gen"

@@ -8,10 +8,10 @@ from typing import Any
 
 from paceline.core.recipe import Recipe
 from paceline.tune.patches import compute, ddp, debug, loader, optimizer, precision
-from paceline.tune.patches.configs import ConfigFile, with_changes
 from paceline.tune.patches.edit import Edit, begun, edited
 from paceline.tune.patches.model import Edited, Patch, SourceFile, UnpatchedSetting
-from paceline.tune.patches.program import ProgramFiles
+from paceline.tune.patches.source.configs import ConfigFile, with_changes
+from paceline.tune.patches.source.program import ProgramFiles
 
 _TABLES: Mapping[str, tuple[type[Edit], tuple[str, ...], str]] = {
     "loader": (loader.LoaderEdit, loader.KEYS, loader.NOWHERE),

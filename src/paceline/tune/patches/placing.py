@@ -8,13 +8,13 @@ from typing import Literal
 
 import libcst as cst
 
-from paceline.tune.patches.configs import ConfigChange, Section, in_yaml
-from paceline.tune.patches.declarations import ValueOrigin
 from paceline.tune.patches.model import SourceFile
-from paceline.tune.patches.origins import Trace, Tracer
-from paceline.tune.patches.program import ProgramFiles
-from paceline.tune.patches.syntax_tree import Tree, argument, code_of
-from paceline.tune.patches.uses import only_in_loaders
+from paceline.tune.patches.source.configs import ConfigChange, Section, in_yaml
+from paceline.tune.patches.source.declarations import ValueOrigin
+from paceline.tune.patches.source.origins import Trace, Tracer
+from paceline.tune.patches.source.program import ProgramFiles
+from paceline.tune.patches.source.syntax_tree import Tree, argument, code_of
+from paceline.tune.patches.source.uses import only_in_loaders
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ import re
 import libcst as cst
 
 from paceline.tune.patches.edit import Edit, set_unless_own
-from paceline.tune.patches.models import ModelBinding
 from paceline.tune.patches.snippets import IN_BF16
+from paceline.tune.patches.source.models import ModelBinding
 
 KEYS = ("autocast", "tf32")
 NOWHERE = "the source creates no optimizer from the parameters of a model that it names"

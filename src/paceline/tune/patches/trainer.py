@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import libcst as cst
 
-from paceline.tune.patches.configs import Section
-from paceline.tune.patches.declarations import declarations
 from paceline.tune.patches.edit import Edit
 from paceline.tune.patches.model import SourceFile
 from paceline.tune.patches.placing import Placing, change_origin, find_place
-from paceline.tune.patches.syntax_tree import value_of, with_argument, with_entry
-from paceline.tune.patches.uses import ARGUMENTS
+from paceline.tune.patches.source.configs import Section
+from paceline.tune.patches.source.declarations import declarations
+from paceline.tune.patches.source.syntax_tree import value_of, with_argument, with_entry
+from paceline.tune.patches.source.uses import ARGUMENTS
 
 _ORDER = ("output_dir",)
 _PARSERS = frozenset({"transformers.HfArgumentParser"})

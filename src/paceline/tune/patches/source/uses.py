@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator
 
 import libcst as cst
 
-from paceline.tune.patches.origins import Alias
-from paceline.tune.patches.program import ProgramFiles, function_around, keyed, last_name
-from paceline.tune.patches.syntax_tree import Tree, code_of
+from paceline.tune.patches.source.origins import Alias
+from paceline.tune.patches.source.program import ProgramFiles, function_around, keyed, last_name
+from paceline.tune.patches.source.syntax_tree import Tree, code_of
 
 ARGUMENTS = frozenset({"transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments"})
 _DEPTH = 6

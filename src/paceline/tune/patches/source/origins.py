@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
-from paceline.tune.patches.configs import Section
-from paceline.tune.patches.declarations import (
+from paceline.tune.patches.model import SourceFile
+from paceline.tune.patches.source.configs import Section
+from paceline.tune.patches.source.declarations import (
     DictEntries,
     ValueOrigin,
     assigned,
@@ -24,8 +25,7 @@ from paceline.tune.patches.declarations import (
     is_literal,
     sections,
 )
-from paceline.tune.patches.model import SourceFile
-from paceline.tune.patches.program import (
+from paceline.tune.patches.source.program import (
     Located,
     ProgramFiles,
     class_around,
@@ -36,7 +36,7 @@ from paceline.tune.patches.program import (
     parameters,
     positions,
 )
-from paceline.tune.patches.syntax_tree import Tree, argument, code_of
+from paceline.tune.patches.source.syntax_tree import Tree, argument, code_of
 
 _DEPTH = 16
 _ENVIRONMENT = ("os.environ", "environ")

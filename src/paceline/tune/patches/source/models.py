@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from paceline.tune.patches.syntax_tree import Tree, code_of
+from paceline.tune.patches.source.syntax_tree import Tree, code_of
 
 _Line = cst.SimpleStatementLine
 _Suite = cst.Module | cst.IndentedBlock

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import libcst as cst
 
-from paceline.tune.patches.configs import ConfigChange, ConfigFile
 from paceline.tune.patches.model import SourceFile
-from paceline.tune.patches.syntax_tree import Tree, argument, code_of
+from paceline.tune.patches.source.configs import ConfigChange, ConfigFile
+from paceline.tune.patches.source.syntax_tree import Tree, argument, code_of
 
 LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
 _MAY_DECLARE = re.compile(r"loader|worker|thread|jobs|procs|prefetch|pin_memory|argparse|DataModule|Arguments", re.I)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import libcst as cst
 
-from paceline.tune.patches.configs import Scalar, Section
 from paceline.tune.patches.model import SourceFile
-from paceline.tune.patches.program import (
+from paceline.tune.patches.source.configs import Scalar, Section
+from paceline.tune.patches.source.program import (
     Located,
     ProgramFiles,
     destination,
@@ -18,7 +18,7 @@ from paceline.tune.patches.program import (
     options_of,
     text_of,
 )
-from paceline.tune.patches.syntax_tree import Tree, argument, code_of
+from paceline.tune.patches.source.syntax_tree import Tree, argument, code_of
 
 _CONSTANTS = ("True", "False", "None")
 _ABSL = ("DEFINE_integer", "DEFINE_bool", "DEFINE_boolean")
