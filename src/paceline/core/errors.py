@@ -1,10 +1,10 @@
 """The exceptions of Paceline and their exit codes.
 
-    PacelineError                exit code 3: a fault of ours
-    ├── UsageError               exit code 2: the command line, or what it names
+    PacelineError                exit code 3: a fault in Paceline
+    ├── UsageError               exit code 2: the command line, or a file that it names, is wrong
     ├── EnvironmentFault         exit code 2: the machine cannot do what was asked (disk full, no torch, no permission)
     └── RecordError              exit code 2: a run folder that cannot be read
-        └── NewerSchemaError     written by a newer Paceline
+        └── NewerSchemaError     the run folder was written by a newer Paceline
 
 Every message names the given value, the allowed values and the next command.
 """
@@ -17,13 +17,13 @@ from typing import Any
 
 
 class PacelineError(Exception):
-    """Root of every error that Paceline raises on purpose."""
+    """Base class of the errors that Paceline raises on purpose."""
 
     exit_code = 3
 
 
 class UsageError(PacelineError):
-    """The command line, or something that it names, is wrong."""
+    """The command line is wrong, or a file or value that it names is wrong."""
 
     exit_code = 2
 
@@ -45,12 +45,12 @@ class NewerSchemaError(RecordError):
 
 
 def nearest(word: str, choices: Iterable[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
-    """Return the choices that are most like a word, the most similar first; none if no choice is similar.
+    """Return the choices that are most similar to a word, the most similar first; empty if no choice is similar.
 
     Args:
-        word: What was given.
-        choices: What is allowed.
-        most: How many to return.
+        word: The word that the user gave.
+        choices: The allowed words.
+        most: The largest number of choices to return.
         cutoff: The least similarity, from 0 to 1.
     """
     from difflib import get_close_matches
@@ -65,12 +65,12 @@ def did_you_mean(word: str, choices: Iterable[str], otherwise: str = "") -> str:
 
 
 def whole_number(name: str, value: Any, least: int) -> int:
-    """Return a setting as an int.
+    """Return the value of a setting as an int.
 
     Args:
         name: The name of the setting, for the message.
-        value: What was given.
-        least: The smallest number that is allowed.
+        value: The value that the user gave.
+        least: The smallest allowed number.
 
     Raises:
         UsageError: The value is not a whole number, or it is less than ``least``.

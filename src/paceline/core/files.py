@@ -59,7 +59,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Sync the names in a folder to the disk, so that they survive a power failure."""
-    with suppress(OSError):  # not every file system and operating system can
+    with suppress(OSError):  # some file systems and operating systems cannot sync a folder
         opened = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(opened)
@@ -68,20 +68,20 @@ def sync_folder(folder: Path) -> None:
 
 
 def user_folder(kind: Literal["state", "cache"], environment: Mapping[str, str]) -> Path | None:
-    """Return the folder of Paceline for this user; None if the environment names no home.
+    """Return Paceline's folder for this user, or None if the environment has no home folder.
 
     Args:
         kind: ``state``: ``$XDG_STATE_HOME/paceline``. ``cache``: ``$XDG_CACHE_HOME/paceline``.
-        environment: Variables of the process.
+        environment: The environment variables of the process.
     """
     variable, default = _FOLDERS[kind]
     folder = Path(environment.get(variable, ""))
-    if not folder.is_absolute():  # the XDG specification has relative ones ignored
+    if not folder.is_absolute():  # the XDG specification says to ignore relative paths
         folder = Path(environment.get("HOME", "")).joinpath(*default)
     return folder / "paceline" if folder.is_absolute() else None
 
 
 def host_file(stem: str, suffix: str, environment: Mapping[str, str]) -> Path | None:
-    """Return the state file of this host, such as ``profile-<host>.json``; None if the environment names no home."""
+    """Return the path of this host's state file, ``<stem>-<host><suffix>``; None if the environment has no home."""
     folder = user_folder("state", environment)
     return None if folder is None else folder / f"{stem}-{platform.node() or 'localhost'}{suffix}"

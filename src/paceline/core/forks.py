@@ -1,7 +1,8 @@
-"""Objects of a process that its forked children must not free.
+"""Objects that a forked child must not free.
 
-The CUDA driver refuses every call in a forked child, and freeing pinned memory or an event is such a call: torch raises
-in the destructor and the child aborts. Threads do not exist in the child, so it cannot end what they serve either.
+The CUDA driver refuses every call in a forked child. Freeing pinned memory or a CUDA event is such a call: torch raises
+in the destructor and the child aborts. Threads do not exist in the child either, so an object whose thread is missing
+cannot shut down there.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ _of_this_process: WeakSet[Any] = WeakSet()
 
 
 def keep_in_children(one: Any) -> None:
-    """Have every forked child keep an object, and all that it refers to, until the child is gone.
+    """Prevent forked children from freeing an object and all objects that it refers to.
 
     Args:
-        one: Must be hashable and support weak references. In this process it is freed as usual.
+        one: The object. It must be hashable and support weak references. In this process it is freed as usual.
     """
     _of_this_process.add(one)
 
 
 def _keep_forever() -> None:
-    """Add a reference that is never given back, because the interpreter clears all modules when it ends."""
+    """Add one reference to the objects that is never released: the interpreter clears all modules when it exits."""
     objects = tuple(_of_this_process)
     _of_this_process.clear()
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(objects))

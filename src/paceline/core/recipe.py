@@ -1,7 +1,7 @@
-"""Recipes: settings in torch's own names, one table per part, stored as TOML.
+"""Recipes: settings with torch's own names, one table per part of the program, stored as TOML.
 
 In JSON: ``{"loader": {"num_workers": 8, "prefetch_factor": 4}, "precision": {"autocast": "bf16"}}``. `SETTINGS` lists
-every setting with the values that it takes.
+every setting with its allowed values.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from paceline.core.errors import UsageError, did_you_mean
 
 Recipe = Mapping[str, Mapping[str, Any]]
 BASELINE: Recipe = {}
-_OF_WORKERS = ("prefetch_factor", "persistent_workers")  # say nothing where there are none
+_OF_WORKERS = ("prefetch_factor", "persistent_workers")  # without workers these settings have no effect
 
 
 def merge_recipes(*recipes: Recipe) -> Recipe:
-    """Return the union of recipes; the last value of a setting counts. Without workers, their settings are dropped."""
+    """Return the union of recipes; a later value overrides an earlier one.
+
+    If the result has no loader workers, the settings that only concern workers are dropped.
+    """
     found: dict[str, dict[str, Any]] = {}
     for recipe in recipes:
         for table, settings in recipe.items():
@@ -33,12 +36,12 @@ def merge_recipes(*recipes: Recipe) -> Recipe:
 
 
 def setting_keys(recipe: Recipe) -> list[str]:
-    """Return the settings of a recipe, such as ``loader.num_workers``."""
+    """Return the names of the settings in a recipe, such as ``loader.num_workers``."""
     return [f"{table}.{key}" for table, settings in recipe.items() for key in settings]
 
 
 def describe_recipe(recipe: Recipe) -> str:
-    """Return a recipe as one line: ``loader.num_workers=8, precision.autocast=bf16``; the empty one is the baseline."""
+    """Return a recipe as one line: ``loader.num_workers=8, precision.autocast=bf16``; ``the baseline`` if empty."""
     return ", ".join(f"{t}.{k}={_shown(v)}" for t, s in recipe.items() for k, v in s.items()) or "the baseline"
 
 
@@ -72,7 +75,7 @@ def recipe_content(path: Path) -> dict[str, Any]:
 
 
 def check_recipe(content: Mapping[str, Any], where: str) -> Recipe:
-    """Return the content as a recipe.
+    """Check the tables, settings and values of a recipe, and return it as a recipe.
 
     Raises:
         UsageError: A table or a setting is unknown, or a value is not allowed.
@@ -101,7 +104,7 @@ def _near(name: str, known: Any) -> str:
 
 
 def recipe_toml(recipe: Recipe, comments: Mapping[str, str] | None = None) -> str:
-    """Write a recipe as TOML; `comments` go behind settings, by name."""
+    """Return a recipe as TOML text. `comments` maps setting names to comments, which follow the settings."""
     lines: list[str] = []
     for table, settings in recipe.items():
         lines += ["", f"[{table}]"]
@@ -113,9 +116,9 @@ def recipe_toml(recipe: Recipe, comments: Mapping[str, str] | None = None) -> st
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeSetting:
-    """One thing that a recipe can set."""
+    """The allowed values of one setting of a recipe."""
 
-    takes: str  # in words
+    takes: str  # the allowed values, in words
     allows: Callable[[Any], bool]
 
 

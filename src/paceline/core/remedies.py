@@ -1,6 +1,7 @@
-"""The safety classes, and the table of remedies: the only list of remedy ids.
+"""The safety classes and the table of remedies. This table is the only list of remedy ids.
 
-Findings, ``tune``, patches, ``plan`` and the documentation take the ids, titles and safety classes of remedies from it.
+Findings, ``tune``, patches, ``plan`` and the documentation take the ids, titles and safety classes of remedies from
+this table.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from paceline.core.errors import nearest
 Safety = Literal["exact", "resampled", "numeric", "semantic"]
 
 SAFETY_CLASSES: tuple[Safety, ...] = get_args(Safety)
-"""All classes, the safest first."""
+"""All safety classes, the safest first."""
 
 SAFETY_MEANING: Mapping[Safety, str] = {
     "exact": "Training computes the same numbers.",
@@ -25,20 +26,20 @@ SAFETY_MEANING: Mapping[Safety, str] = {
 
 
 def least_safe(classes: Iterable[Safety]) -> Safety:
-    """Return the least safe of some classes; ``exact`` if there are none."""
+    """Return the least safe of the given classes; ``exact`` if there are none."""
     return max(classes, key=SAFETY_CLASSES.index, default="exact")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RemedyInfo:
-    """One row of the table.
+    """One remedy in the table of remedies.
 
     Attributes:
         id: Name of the remedy, such as ``loader.workers``.
         title: What the remedy does, as an imperative of a few words.
-        classes: The safety classes that it can have. The usual one is first.
-        settings: The recipe keys that it sets. Empty if a recipe cannot apply it.
-        tunable: Whether ``paceline tune`` can try it.
+        classes: The safety classes that the remedy can have. The usual class is first.
+        settings: The recipe settings that the remedy changes. Empty if a recipe cannot apply the remedy.
+        tunable: Whether ``paceline tune`` can try the remedy.
     """
 
     id: str
@@ -54,7 +55,7 @@ class RemedyInfo:
 
     @property
     def file_name(self) -> str:
-        """Name of its page in ``docs/remedies``, such as ``loader.workers.md``."""
+        """File name of the remedy's page in ``docs/remedies``, such as ``loader.workers.md``."""
         return f"{self.id}.md"
 
     @property
@@ -276,14 +277,14 @@ PRECISION_REMEDIES: Mapping[str, str] = {
     "fp16": "precision.fp16",
     "fp8": "precision.fp8",
 }
-"""The remedy that makes training compute in a number format."""
+"""The remedy for each number format: it makes training compute in this format."""
 
 
 def remedy_info(remedy: str) -> RemedyInfo:
-    """Return the row of a remedy.
+    """Return the table row of a remedy.
 
     Args:
-        remedy: Its id.
+        remedy: The id of the remedy.
 
     Raises:
         ValueError: The table has no such id.

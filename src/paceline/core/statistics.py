@@ -1,13 +1,14 @@
-"""Intervals of medians, means, ratios, slopes and proportions, quantiles of Student's t, and robust trends.
+"""Confidence intervals of medians, means, ratios, slopes and proportions, quantiles of Student's t, and robust trends.
 
-Steps of a run are not independent: a slow disk stays slow for a while, two workers make every second step wait. The
-interval of a mean therefore comes from batch means: the series is cut into k blocks of equal length, longer than such
-memory lasts. The means of the blocks are nearly independent, and Student's t with k - 1 degrees of freedom gives the
-interval (Law, *Simulation Modeling and Analysis*, 9.5.3). k is 20, 10 or 5: the first at which neighbouring means
-hardly correlate (below 0.1).
+Steps of a run are not independent: a slow disk stays slow for a while, and two workers can make every second step wait.
+The interval of a mean therefore comes from batch means. The series is cut into k blocks of equal length, so that the
+means of the blocks are nearly independent. Student's t with k - 1 degrees of freedom gives the interval (Law,
+*Simulation Modeling and Analysis*, 9.5.3). k is the first of 20, 10 and 5 at which the correlation between neighbouring
+block means is below 0.1.
 
-The ratio of two series is taken step by step, so that what happens in the same steps of both (an evaluation, a long
-sequence) cancels. With r = mean(after) / mean(before), the interval of r comes from that of mean(after - r * before).
+The ratio of two series is computed step by step. An event in the same step of both series, such as an evaluation or a
+long sequence, therefore cancels. With r = mean(after) / mean(before), the interval of r comes from the interval of
+mean(after - r * before).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _STILL_CORRELATED = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A quantity with the bounds it lies in (95% unless said) and the number of observations behind it."""
+    """A quantity, its confidence interval (95% unless said otherwise) and the number of observations."""
 
     value: float
     low: float
@@ -72,7 +73,7 @@ def t_975(freedom: float) -> float:
 def median_interval(values: Floats, level_z: float = 1.96) -> Interval | None:
     """Return the median and its distribution-free 95% interval (binomial order statistics); None for no values.
 
-    With fewer than six values no two order statistics reach 95%, so the interval is their whole range.
+    With fewer than six values, no two order statistics reach 95%. The interval is then the whole range of the values.
     """
     count = len(values)
     if not count:
@@ -85,18 +86,23 @@ def median_interval(values: Floats, level_z: float = 1.96) -> Interval | None:
 
 
 def half_width(values: Floats) -> float:
-    """Return half the 95% interval of the mean of at least two independent values (Student's t)."""
+    """Return half the width of the 95% interval of the mean of at least two independent values (Student's t)."""
     return t_975(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
 
 
 def mean_interval(values: Floats) -> Interval:
-    """Return the mean of at least five values, in the order they were taken, with its 95% interval."""
+    """Return the mean of at least five values with its 95% interval. The values are in the order of measurement."""
     mean, half = float(values.mean()), half_width(_block_means(values))
     return Interval(value=mean, low=mean - half, high=mean + half, count=len(values))
 
 
 def paired_ratio(before: Floats, after: Floats) -> Interval:
-    """Return mean(after) / mean(before) with its 95% interval, for series step by step with means above zero."""
+    """Return mean(after) / mean(before) with its 95% interval.
+
+    Args:
+        before: One value per step.
+        after: The values of the same steps. Both means are above zero.
+    """
     first, second = float(before.mean()), float(after.mean())
     ratio = second / first
     half = half_width(_block_means(after - ratio * before)) / second
@@ -104,7 +110,7 @@ def paired_ratio(before: Floats, after: Floats) -> Interval:
 
 
 def _block_means(values: Floats) -> Floats:
-    """Return the means of the most blocks that no longer depend on each other."""
+    """Return block means for the largest number of blocks whose neighbouring means are nearly uncorrelated."""
     fitting = [k for k in _BLOCKS if len(values) >= k * _LEAST_BLOCK] or [_BLOCKS[-1]]
     for number in fitting:
         means = np.array([block.mean() for block in np.array_split(values, number)])
@@ -122,7 +128,8 @@ def _neighbour_correlation(values: Floats) -> float:
 def slope_interval(x: Floats, y: Floats) -> Interval | None:
     """Return the least-squares slope of y over x with its 95% interval (Student's t); None for fewer than four points.
 
-    From 16 points on, the means of eight blocks are fitted, so that neighboring points need not be independent.
+    With 16 or more points, the slope is fitted to the means of eight blocks, because neighbouring points may be
+    dependent.
     """
     count = len(x)
     if count < 4 or float(np.ptp(x)) == 0:
@@ -140,7 +147,7 @@ def slope_interval(x: Floats, y: Floats) -> Interval | None:
 
 
 def proportion_interval(count: int, total: int) -> tuple[float, float]:
-    """Return the 95% interval of a proportion (Wilson), for ``count`` of ``total`` observations."""
+    """Return the 95% interval (Wilson) of the proportion ``count / total``."""
     z, part = 1.96, count / total
     middle = (part + z * z / (2 * total)) / (1 + z * z / total)
     half = z * math.sqrt(part * (1 - part) / total + z * z / (4 * total * total)) / (1 + z * z / total)
@@ -151,9 +158,10 @@ def proportion_interval(count: int, total: int) -> tuple[float, float]:
 
 
 def warmup_length(walls: Floats) -> int:
-    """Return how many steps at the start are unlike the rest: until three in a row are no slower than 1.5 medians.
+    """Return the number of slow warm-up steps at the start.
 
-    The median is that of the later half; at most a third of the steps is warm-up, at least one from four on.
+    Warm-up ends at the first three steps in a row that take at most 1.5 times the median of the later half. At most a
+    third of the steps is warm-up. From four steps on, at least one step is.
     """
     count = len(walls)
     if count < 4:
@@ -167,7 +175,10 @@ def warmup_length(walls: Floats) -> int:
 
 
 def drift(values: Floats) -> tuple[float, float]:
-    """Return the ratio of the last quarter's median to the first's, and Kendall's tau of eight block medians."""
+    """Return (median of the last quarter / median of the first quarter, Kendall's tau of eight block medians).
+
+    For fewer than 16 values the result is (1.0, 0.0).
+    """
     if len(values) < 16:
         return 1.0, 0.0
     quarter = len(values) // 4
@@ -178,7 +189,7 @@ def drift(values: Floats) -> tuple[float, float]:
 
 
 def thin(values: Floats, most: int) -> NDArray[np.intp]:
-    """Return the indices of at most so many evenly spread values, first and last among them."""
+    """Return the indices of at most ``most`` evenly spaced values, including the first and the last."""
     if len(values) <= most:
         return np.arange(len(values))
     return np.unique(np.linspace(0, len(values) - 1, most).astype(np.intp))

@@ -1,4 +1,4 @@
-"""Quantities as text, one function for each unit. A missing value is ``n/a``.
+"""Functions that format quantities as text, one for each unit. A missing value becomes ``n/a``.
 
 Inputs are in SI base units (seconds, bytes, fractions). The size of a value decides the unit of the text.
 """
@@ -13,12 +13,12 @@ _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def is_missing(value: float | None) -> bool:
-    """Say whether a quantity was not measured (None or NaN)."""
+    """Return whether a quantity was not measured (None or NaN)."""
     return value is None or math.isnan(value)
 
 
 def significant(value: float, digits: int = 3) -> str:
-    """Print a number with so many significant digits and no exponent."""
+    """Return a number as text with ``digits`` significant digits and no exponent."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
@@ -26,7 +26,7 @@ def significant(value: float, digits: int = 3) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Print a duration: ``1.24 ms``, ``3.1 s``, ``2 min 05 s``, ``3 h 07 min``."""
+    """Return a duration as text: ``1.24 ms``, ``3.1 s``, ``2 min 05 s``, ``3 h 07 min``."""
     if value is None or math.isnan(value):
         return MISSING
     if value >= 3600:
@@ -44,12 +44,12 @@ def seconds(value: float | None) -> str:
 
 
 def signed_seconds(value: float) -> str:
-    """Print a change of time with its sign: ``+1.24 ms``."""
+    """Return a time difference as text with its sign: ``+1.24 ms``."""
     return f"{'-' if value < 0 else '+'}{seconds(abs(value))}"
 
 
 def rough_seconds(value: float) -> str:
-    """Print an estimate of a duration: ``40 s``, ``3 min``, ``1 h 20 min``."""
+    """Return an estimated duration as text: ``40 s``, ``3 min``, ``1 h 20 min``."""
     if value < 60:
         return f"{max(1, round(value))} s"
     minutes = round(value / 60)
@@ -57,7 +57,7 @@ def rough_seconds(value: float) -> str:
 
 
 def size(value: float | None) -> str:
-    """Print an amount of bytes in binary units: ``1.5 GiB``."""
+    """Return a number of bytes as text in binary units: ``1.5 GiB``."""
     if value is None or math.isnan(value):
         return MISSING
     unit = 0
@@ -68,7 +68,7 @@ def size(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Print a fraction as a percentage: 0.256 is ``26%``, 0.034 is ``3.4%``."""
+    """Return a fraction as a percentage: 0.256 becomes ``26%``, 0.034 becomes ``3.4%``."""
     if value is None or math.isnan(value):
         return MISSING
     scaled = value * 100
@@ -76,19 +76,19 @@ def percent(value: float | None) -> str:
 
 
 def factor(value: float | None) -> str:
-    """Print a speed-up: ``1.85x``."""
+    """Return a speed-up as text: ``1.85x``."""
     if value is None or math.isnan(value):
         return MISSING
     return f"{value:.2f}x" if value < 10 else f"{value:.0f}x"
 
 
 def factor_bounds(low: float, high: float, sample: str) -> str:
-    """Print the 95% interval of a speed-up: ``95% CI 2.41–3.55, 24 pairs``.
+    """Return the 95% interval of a speed-up as text: ``95% CI 2.41–3.55, 24 pairs``.
 
     Args:
-        low: Lower bound.
-        high: Upper bound; infinite if it is not known.
-        sample: What the interval rests on, such as ``24 pairs``.
+        low: The lower bound.
+        high: The upper bound; infinite if it is unknown.
+        sample: The observations behind the interval, such as ``24 pairs``.
     """
     if math.isfinite(high):
         return f"95% CI {factor(low).removesuffix('x')}–{factor(high).removesuffix('x')}, {sample}"
@@ -98,32 +98,32 @@ def factor_bounds(low: float, high: float, sample: str) -> str:
 
 
 def rate(value: float | None, unit: str) -> str:
-    """Print a rate: ``1,240 samples/s``."""
+    """Return a rate as text: ``1,240 samples/s``."""
     if value is None or math.isnan(value):
         return MISSING
     return f"{value:,.0f} {unit}" if value >= 100 else f"{significant(value)} {unit}"
 
 
 def money(value: float | None, currency: str = "USD") -> str:
-    """Print an amount of money with cents, or more digits below a cent."""
+    """Return an amount of money as text with two decimals, or two significant digits below a cent."""
     if value is None or math.isnan(value):
         return MISSING
     return f"{value:,.2f} {currency}" if abs(value) >= 0.01 or value == 0 else f"{significant(value, 2)} {currency}"
 
 
 def count(number: float, noun: str) -> str:
-    """Print a number of things: ``1 step``, ``1,240 steps``, ``2 batches``."""
+    """Return a number with its noun: ``1 step``, ``1,240 steps``, ``2 batches``."""
     ending = "" if number == 1 else "es" if noun.endswith(("s", "sh", "ch", "x")) else "s"
     return f"{number:,.0f} {noun}{ending}"
 
 
 def of_one(unit: str) -> str:
-    """Return a unit as it is written after the number 1: ``core`` for ``cores``, but ``samples/s`` as it is."""
+    """Return the singular of a unit: ``core`` for ``cores``. A unit such as ``samples/s`` stays unchanged."""
     return unit.removesuffix("s") if unit.strip().isalpha() and len(unit.strip()) > 3 else unit
 
 
 def ago(age_s: float) -> str:
-    """Print how long ago something was: ``5 s ago``, ``3 min ago``, ``2 days ago``."""
+    """Return an age as text: ``5 s ago``, ``3 min ago``, ``2 days ago``."""
     if age_s < 0:
         return "just now"
     for unit_s, unit in ((86400, "day"), (3600, "h"), (60, "min"), (1, "s")):

@@ -1,1 +1,1 @@
-"""The machine: GPUs and instances (data files), this host, its control groups and its operating system."""
+"""Hardware data: tables of GPUs and cloud instances, and the cores, memory, control groups and system of this host."""

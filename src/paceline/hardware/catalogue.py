@@ -1,6 +1,6 @@
 """The data tables of GPUs and cloud instances, as frozen rows.
 
-Where each figure comes from, and which want checking: data/SOURCES.md.
+data/SOURCES.md gives the source of each figure and lists the figures that still need a check.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from paceline.core.units import money
 
 _FORMATS = ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
 
-# Product names as NVML gives them, without "NVIDIA ", "Tesla " and "GeForce " (see `_bare`). Only whole names
-# match: an H100 NVL, a laptop's RTX, a MIG slice or a vGPU profile is another device than its namesake.
+# Product names as NVML gives them, without "NVIDIA ", "Tesla " and "GeForce " (see `_bare`). Only full names match: an
+# H100 NVL, a laptop RTX, a MIG slice or a vGPU profile differs from the card with a similar name.
 _NVML_NAMES = {
     "V100-SXM2-16GB": "V100-16GB-SXM2",
     "V100-SXM2-32GB": "V100-32GB-SXM2",
@@ -53,67 +53,68 @@ _NVML_NAMES = {
     "MI300X": "MI300X",
     "MI325X": "MI325X",
     "MI355X": "MI355X",
-}  # of an MI250 or MI250X a device is one of two halves: their names are left out
+}  # a device of an MI250 or MI250X is half of a card, so their names are left out
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
     """One accelerator.
 
-    Peaks are dense, in FLOP/s by number format; a format that it lacks, or that is not known, is absent.
+    Peaks are dense, in FLOP/s by number format. A format that the accelerator lacks, or whose peak is unknown, is
+    absent.
     """
 
     name: str
     architecture: str
     year: int
-    memory_gb: float  # as the vendor names it
+    memory_gb: float  # as in the vendor's product name
     memory_bytes_per_s: float
     peak_flops: Mapping[str, float]
-    measured_bf16_flops: float | None  # the fastest matrix product that was published
+    measured_bf16_flops: float | None  # the fastest published matrix product
     measured_fp8_flops: float | None
-    nvlink_bytes_per_s: float | None  # over all links, both directions; 0.0: the card has none
+    nvlink_bytes_per_s: float | None  # sum over all links and both directions; 0.0 if the card has no NVLink
     pcie_generation: int
     power_w: float
-    verified: str  # "repo", or "memory": not checked against a source
+    verified: str  # "repo": checked against a source; "memory": not checked
     notes: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """One cloud instance in one region. Prices, in USD per hour, age: show `price_source` beside them."""
+    """One cloud instance in one region. Prices are in USD per hour and get old: show `price_source` next to them."""
 
     provider: str
     instance_type: str
     region: str
-    gpu: str  # in the provider's words
-    gpu_count: float  # a share of one on instances that split a GPU
+    gpu: str  # the provider's name of the GPU
+    gpu_count: float  # less than one if the instance has only a part of a GPU
     gpu_memory_bytes: float
     vcpus: int
     memory_bytes: float
     on_demand_usd_h: float | None
     spot_usd_h: float | None
-    interruption_band: str  # of the spot advisor in June 2025; "" where there is none
-    price_source: str  # origin and date, or commit
+    interruption_band: str  # from the AWS spot advisor, June 2025; "" if it has none
+    price_source: str  # source and date, or commit
     spot_source: str
 
 
 @cache
 def gpus() -> tuple[Gpu, ...]:
-    """Return every accelerator of the table, in its order."""
+    """Return all accelerators, in the order of the table."""
     return tuple(_gpu(row) for row in _rows("gpus.csv"))
 
 
 @cache
 def instances() -> tuple[Instance, ...]:
-    """Return every instance of the table, in its order."""
+    """Return all instances, in the order of the table."""
     return tuple(_instance(row) for row in _rows("instances.csv"))
 
 
 def read_instances(path: Path) -> tuple[Instance, ...]:
-    """Read a price table of one's own, with the columns of data/instances.csv; most of them may be missing.
+    """Read a user's price table. It has the columns of data/instances.csv; most of the columns may be missing.
 
     Raises:
-        UsageError: It cannot be read, lacks a column that it needs, or has a figure that is none.
+        UsageError: The file cannot be read, a required column is missing, or a figure is not a number above zero.
     """
     try:
         rows = list(csv.DictReader(path.read_text(encoding="utf-8-sig").splitlines()))
@@ -122,7 +123,7 @@ def read_instances(path: Path) -> tuple[Instance, ...]:
     return tuple(_own(path, line, row) for line, row in enumerate(rows, start=2))
 
 
-_OWN = {  # what a table of one's own may leave out, and what is taken then
+_OWN = {  # columns that a user's price table may leave out, with their default values
     **dict.fromkeys(("region", "spot_usd_h", "interruption_band_2025_06", "spot_source"), ""),
     "price_source": "your own price table, which names no source",
     **dict.fromkeys(("vcpus", "mem_gib"), "0"),
@@ -152,14 +153,14 @@ def _own(path: Path, line: int, row: Mapping[str, str | None]) -> Instance:
 
 
 def find_instance(name: str, table: Sequence[Instance] | None = None) -> Instance:
-    """Return the instance of this name, such as ``p5.48xlarge`` or ``aws/p5.48xlarge``; case does not matter.
+    """Return the instance with this name, such as ``p5.48xlarge`` or ``aws/p5.48xlarge``; case does not matter.
 
     Args:
-        name: Of the instance, with or without its provider.
-        table: Where to look; None: the table that is shipped.
+        name: The name of the instance, with or without its provider.
+        table: The instances to search; None for the table that Paceline ships.
 
     Raises:
-        UsageError: no instance is called so; the message names the nearest ones and the way out.
+        UsageError: No instance has this name. The message gives the most similar names, and --price as an alternative.
     """
     known = instances() if table is None else table
     by_name = {key: each for each in known for key in (each.instance_type.lower(), _qualified(each).lower())}
@@ -171,10 +172,10 @@ def find_instance(name: str, table: Sequence[Instance] | None = None) -> Instanc
 
 
 def find_gpu(name: str) -> Gpu:
-    """Return the accelerator of this name in the table, such as ``H100-SXM``; case does not matter.
+    """Return the accelerator with this name in the table, such as ``H100-SXM``; case does not matter.
 
     Raises:
-        UsageError: none is called so; the message names the nearest ones.
+        UsageError: No accelerator has this name. The message gives the most similar names.
     """
     by_name = {gpu.name.lower(): gpu for gpu in gpus()}
     found = by_name.get(name.strip().lower())
@@ -186,7 +187,7 @@ def find_gpu(name: str) -> Gpu:
 
 
 def match_gpu(nvml_name: str) -> Gpu | None:
-    """Return the row for a product name as NVML gives it (``Tesla T4``); None when it is not certain."""
+    """Return the table row for a product name from NVML, such as ``Tesla T4``; None if no row matches for certain."""
     row = _NVML_NAMES.get(_bare(nvml_name))
     return next((gpu for gpu in gpus() if gpu.name == row), None)
 
@@ -195,7 +196,7 @@ def _bare(nvml_name: str) -> str:
     name = " ".join(nvml_name.upper().split())
     for maker in ("NVIDIA ", "TESLA ", "GEFORCE ", "AMD ", "INSTINCT "):
         name = name.removeprefix(maker)
-    for board in (" OAM", " VF"):  # AMD's modules, and what a virtual machine sees of one
+    for board in (" OAM", " VF"):  # suffixes of AMD's modules and of AMD GPUs in a virtual machine
         name = name.removesuffix(board)
     return name
 

@@ -1,11 +1,11 @@
-"""The CPU and memory limits of control groups: the tightest limit from our own group up to the root.
+"""The CPU and memory limits of control groups: the tightest limit from this process's group up to the root.
 
     cores = quota / period        cpu.max (v2), cpu.cfs_quota_us / cpu.cfs_period_us (v1)
     bytes                         memory.max (v2), memory.limit_in_bytes (v1)
 
-Source: Linux admin-guide/cgroup-v2 and cgroup-v1. A limit set on any ancestor binds, so all that can be seen are
-read. In a container without a cgroup namespace /proc/self/cgroup names the host's path, of which the mount shows
-only the tail; the mount's own root (field 4 of mountinfo) tells how much to strip.
+Source: Linux admin-guide/cgroup-v2 and cgroup-v1. A limit on any ancestor applies, so the limits of all visible groups
+are read. In a container without a cgroup namespace, /proc/self/cgroup has the path on the host, but the mount shows
+only the end of this path. The root of the mount (field 4 of mountinfo) is the prefix to remove.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from dataclasses import dataclass
 
 from paceline.hardware.operating_system import HostFiles
 
-_UNLIMITED_V1_BYTES = 1 << 60  # v1 prints "no limit" as the largest page-aligned number
+_UNLIMITED_V1_BYTES = 1 << 60  # v1 writes "no limit" as the largest page-aligned number
 
 
 @dataclass(frozen=True, kw_only=True)
 class ControlGroup:
-    """What one controller says of us."""
+    """The limit of one controller (CPU or memory) on this process."""
 
-    version: int  # 1 or 2; 0: the controller cannot be seen
-    folder: str | None  # our own group's
-    limit: float | None  # cores, or bytes; the tightest from our group up to the root; None: no limit
-    limit_folder: str | None  # of the group that sets it
+    version: int  # 1 or 2; 0 if the controller is not visible
+    folder: str | None  # folder of this process's group
+    limit: float | None  # in cores or bytes, the tightest up to the root; None: no limit
+    limit_folder: str | None  # folder of the group with this limit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +36,14 @@ class _Mount:
 
 
 def cpu_group(files: HostFiles) -> ControlGroup:
-    """Return the group that limits our CPU time; its limit is in cores, such as 1.5."""
+    """Return the control group that limits the CPU time of this process. The limit is in cores, such as 1.5."""
     version, folders = _folders(files, "cpu")
     read = _quota_v1 if version == 1 else _quota_v2
     return _tightest(version, folders, [read(files, each) for each in folders])
 
 
 def memory_group(files: HostFiles) -> ControlGroup:
-    """Return the group that limits our memory; its limit is in bytes."""
+    """Return the control group that limits the memory of this process. The limit is in bytes."""
     version, folders = _folders(files, "memory")
     name = "memory.limit_in_bytes" if version == 1 else "memory.max"
     return _tightest(version, folders, [_number(files.read(f"{each}/{name}")) for each in folders])
@@ -74,14 +74,14 @@ def _ratio(quota: str, period: str) -> float | None:
 
 
 def _number(text: str | None) -> float | None:
-    """Return a limit; None for "max", for -1 and for the number with which v1 says "no limit"."""
+    """Return a limit as a number; None for "max", for -1 and for v1's "no limit" number."""
     word = (text or "").strip()
     value = int(word) if word.isdigit() else -1
     return float(value) if 0 <= value < _UNLIMITED_V1_BYTES else None
 
 
 def _folders(files: HostFiles, controller: str) -> tuple[int, list[str]]:
-    """Return the version, and the folders from our own group up to the mount."""
+    """Return the cgroup version, and the folders from this process's group up to the mount."""
     paths = _own_paths(files)
     mounts = _mounts(files)
     for version, key in ((1, controller), (2, "")):
@@ -105,7 +105,7 @@ def _ancestry(mount: _Mount, path: str) -> list[str]:
 
 
 def _own_paths(files: HostFiles) -> dict[str, str]:
-    """Return the path of this process's cgroup by controller. The key "" is the v2 hierarchy."""
+    """Return the paths of this process's control groups by controller. The key "" is the v2 hierarchy."""
     paths = {}
     for line in (files.read("/proc/self/cgroup") or "").splitlines():
         _, _, rest = line.partition(":")

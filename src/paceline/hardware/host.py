@@ -1,12 +1,12 @@
 """This host: its cores and memory, how much of them this process may use, and the CPU time used so far.
 
-    allowed cores    = min(cores in our affinity, CPU quota of our control groups)
-    memory limit     = min(MemTotal, memory limit of our control groups)
+    allowed cores    = min(cores in the process's affinity, CPU quota of its control groups)
+    memory limit     = min(MemTotal, memory limit of its control groups)
     available memory = min(MemAvailable, memory.max - (memory.current - inactive_file))
 
-Available is what could be used without swapping and without the kernel killing a process; the page cache of a group
-that is inactive is given back first. Source: Linux proc(5) and admin-guide/cgroup-v2. All of it is read from text
-files, so that a tree of files can stand in for a host.
+Available memory can be used without swapping and before the kernel kills a process. The kernel reclaims the inactive
+page cache of a group first, so it counts as available. Source: Linux proc(5) and admin-guide/cgroup-v2. All values come
+from text files, so a test can replace the host with a tree of files.
 """
 
 from __future__ import annotations
@@ -18,32 +18,32 @@ from paceline.hardware.cgroup import ControlGroup, cpu_group, memory_group
 from paceline.hardware.operating_system import HostFiles, LocalFiles
 
 _USED = {1: "memory.usage_in_bytes", 2: "memory.current"}
-_COLD = {1: "total_inactive_file", 2: "inactive_file"}  # page cache that goes first: no sign of need
+_COLD = {1: "total_inactive_file", 2: "inactive_file"}  # inactive page cache, which the kernel reclaims first
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """The host we run on. What could not be read is None, and `unavailable` says why."""
+    """Properties of this host. A property that could not be read is None, and `unavailable` gives the reason."""
 
     name: str
     kernel: str
     cpu_model: str | None
     cores: int  # logical cores online
-    affinity: tuple[int, ...]  # numbers of the cores we may run on
+    affinity: tuple[int, ...]  # numbers of the cores on which this process may run
     cpu_quota_cores: float | None  # None: no quota
     memory_total_bytes: int | None
-    memory_limit_bytes: int | None  # what we may use: a control group's limit, else all there is
+    memory_limit_bytes: int | None  # the control group's limit; without one, the memory of the host
     unavailable: dict[str, str]
 
     @property
     def allowed_cores(self) -> float:
-        """How many cores of CPU time we get at most; a quota makes it a fraction, such as 1.5."""
+        """The most CPU cores that this process can use; a quota makes it a fraction, such as 1.5."""
         return min(float(len(self.affinity)), self.cpu_quota_cores or float("inf"))
 
 
 def this_host(files: HostFiles | None = None) -> Host:
-    """Read the facts of the host; `files` may stand in for its /proc and /sys."""
+    """Read the properties of this host. `files` replaces its /proc and /sys, for tests."""
     files = files or LocalFiles()
     affinity = tuple(sorted(files.affinity()))
     total = memory_total_bytes(files.read("/proc/meminfo"))
@@ -62,7 +62,7 @@ def this_host(files: HostFiles | None = None) -> Host:
 
 
 def memory_total_bytes(meminfo: str | None) -> int | None:
-    """Return the memory of the host in bytes, from the text of /proc/meminfo; None where it does not say."""
+    """Return the memory of the host in bytes from the text of /proc/meminfo, or None if the text has no MemTotal."""
     for line in (meminfo or "").splitlines():
         if line.startswith("MemTotal:"):
             return int(line.split()[1]) * 1024
@@ -70,7 +70,7 @@ def memory_total_bytes(meminfo: str | None) -> int | None:
 
 
 def cpu_flags(files: HostFiles | None = None) -> frozenset[str]:
-    """Return the instruction sets of the processor as the kernel names them, such as avx512_bf16; none: not known."""
+    """Return the instruction sets of the CPU by the kernel's names, such as avx512_bf16; empty if unknown."""
     for line in ((files or LocalFiles()).read("/proc/cpuinfo") or "").splitlines():
         key, _, value = line.partition(":")
         if key.strip() in ("flags", "Features"):
@@ -96,7 +96,7 @@ def _cpu_model(cpuinfo: str | None) -> str | None:
 
 
 def _count_cores(online: str | None) -> int:
-    """Return how many cores a list such as ``0-3,8`` names."""
+    """Return the number of cores in a list such as ``0-3,8``."""
     count = 0
     for part in (online or "").strip().split(","):
         first, _, last = part.partition("-")
@@ -114,7 +114,7 @@ def _least(total: int | None, limit: float | None) -> int | None:
 
 
 def available_bytes(files: HostFiles) -> float | None:
-    """Return the bytes that could be used now; None where neither the host nor a group tells."""
+    """Return the bytes of available memory, or None if neither the host nor a control group reports them."""
     found = [left for left in (_of_host(files), _of_group(files, memory_group(files))) if left is not None]
     return min(found, default=None)
 
@@ -125,7 +125,7 @@ def _of_host(files: HostFiles) -> float | None:
 
 
 def unreclaimable_bytes(files: HostFiles, group: ControlGroup) -> int | None:
-    """Return the bytes that a group cannot give back; None where no limit binds, or nothing is told."""
+    """Return the bytes of memory that a group cannot give back, or None if it has no limit or reports no usage."""
     if group.limit_folder is None:
         return None
     used = (files.read(f"{group.limit_folder}/{_USED[group.version]}") or "").strip()
@@ -139,7 +139,7 @@ def _of_group(files: HostFiles, group: ControlGroup) -> float | None:
 
 
 def _fields(text: str | None) -> dict[str, int]:
-    """Return lines of a name and a whole number, by name."""
+    """Parse lines of a name and a whole number; return the numbers by name."""
     rows = [line.split() for line in (text or "").splitlines()]
     return {row[0]: int(row[1]) for row in rows if len(row) >= 2 and row[1].isdigit()}
 
@@ -148,9 +148,9 @@ def _fields(text: str | None) -> dict[str, int]:
 
 
 def host_busy_s() -> float:
-    """Return the CPU seconds that processes have had since the host started, and what was taken from it meanwhile.
+    """Return the CPU seconds that all processes have used since the host started, plus the stolen seconds.
 
-    The latter ("stolen") is what other guests had of a virtual machine's cores while something here wanted to run.
+    On a virtual machine, stolen time is the time in which a process was ready to run but another guest had the core.
     """
     with open("/proc/stat", encoding="ascii") as file:
         fields = [int(x) for x in file.readline().split()[1:]]

@@ -1,1 +1,1 @@
-"""Everything that runs inside the user's program: injection, the recorder, settings of a recipe, the write sandbox."""
+"""Code inside the user's program: injection, the recorder, settings of a recipe and the write sandbox."""

@@ -1,4 +1,4 @@
-"""What happens when something of ours fails? One warning line, every patch is undone, and the program goes on."""
+"""Install and undo patches. After a fault in Paceline's code, one warning appears and all patches are undone."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _undo: list[Callable[[], None]] = []
-_installed: dict[str, None] = {}  # in order
+_installed: dict[str, None] = {}  # a dict as an ordered set
 _after_fault: list[Callable[[str], None]] = []
 _faulted = False
 _told_path: str | None = None
 
 
 def installed() -> list[str]:
-    """Return the names of torch and Python that stand for functions of ours in this process, in order."""
+    """Return the names of torch and Python that Paceline has patched in this process, in order."""
     return list(_installed)
 
 
 def install(owner: Any, name: str, new: Any) -> None:
-    """Put `new` at ``owner.name`` for the rest of the program, and list the name; ``owner`` is a module or a class."""
+    """Set ``owner.name`` to `new` for the rest of the program and list the name; ``owner`` is a module or a class."""
     place = owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
     _installed[f"{place}.{name}"] = None
     setattr(owner, name, new)
 
 
 def replace(owner: Any, name: str, new: Any) -> None:
-    """Put `new` at ``owner.name``, list the name, and remember how to take it back."""
+    """Set ``owner.name`` to `new`, list the name, and register the undo."""
     old = vars(owner)[name] if name in vars(owner) else getattr(owner, name)
 
     def undo() -> None:
-        if vars(owner).get(name) is new:  # unless the program has patched it since
+        if vars(owner).get(name) is new:  # keep a patch that the program has made since
             setattr(owner, name, old)
 
     install(owner, name, new)
@@ -41,30 +41,30 @@ def replace(owner: Any, name: str, new: Any) -> None:
 
 
 def on_undo(action: Callable[[], None]) -> None:
-    """Register what else has to be taken back when watching stops."""
+    """Register a function to call when all patches are undone."""
     _undo.append(action)
 
 
 def on_fault(action: Callable[[str], None]) -> None:
-    """Register who wants to know why watching stopped."""
+    """Register a function that receives the reason after a fault."""
     _after_fault.append(action)
 
 
 def faulted() -> bool:
-    """Say whether watching was switched off by a fault."""
+    """Return whether a fault has stopped recording."""
     return _faulted
 
 
 def fault(error: BaseException, where: str, *, in_folder: bool = True) -> None:
-    """Switch watching off, once, with one line on stderr.
+    """Stop recording after a fault, with one line on stderr. Later calls have no effect.
 
     Args:
-        error: What happened.
-        where: Which part of ours it happened in.
-        in_folder: Whether the run's folder can be used, to warn once in a run and to write the reason down.
+        error: The exception.
+        where: The part of Paceline in which it happened.
+        in_folder: Whether the run's folder is usable: it limits the warning to one per run and stores the reason.
 
     Raises:
-        BaseException: `error` itself, where a signal handler raised it: it belongs to the program.
+        BaseException: `error` itself, if a signal handler of the program raised it.
     """
     global _faulted
     if raised_by_signal_handler(error):
@@ -84,10 +84,10 @@ def fault(error: BaseException, where: str, *, in_folder: bool = True) -> None:
 
 
 def raised_by_signal_handler(error: BaseException) -> bool:
-    """Say whether a signal interrupted our code and the signal's handler raised this.
+    """Return whether the program's signal handler raised this error while it interrupted Paceline's code.
 
-    Python calls a handler with the frame that it interrupts: one function of the traceback has its caller's frame as
-    an argument. A DataLoader tells in this way that a worker died; programs end what takes too long in this way.
+    Python passes the interrupted frame to a signal handler. In the traceback, one function then has its caller's frame
+    as an argument. A DataLoader reports a dead worker in this way, and programs implement timeouts in this way.
     """
     entry = error.__traceback__
     while entry is not None and entry.tb_next is not None:
@@ -101,7 +101,7 @@ def raised_by_signal_handler(error: BaseException) -> bool:
 
 
 def tell_once(path: str) -> None:
-    """Name a file by which the processes of a run know whether one of them has warned already."""
+    """Set the path of a file that exists once a process of the run has printed the warning."""
     global _told_path
     _told_path = path
 
@@ -119,7 +119,7 @@ def _first_to_tell() -> bool:
 
 
 def undo_all() -> None:
-    """Take every patch back."""
+    """Undo every patch."""
     while _undo:
         try:
             _undo.pop()()
@@ -135,5 +135,5 @@ def _warn(line: str) -> None:
 
 
 def forget() -> None:
-    """Drop the listeners, in a process that was forked."""
+    """Remove the listeners, in a forked process."""
     _after_fault.clear()

@@ -1,4 +1,4 @@
-"""What do we know about an object of the user's? A map by identity that needs no hash and keeps nothing alive."""
+"""A map from the user's objects to values by identity. It needs no hash and keeps no object alive."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ Value = TypeVar("Value")
 
 
 class IdentityMap(Generic[Value]):
-    """Values for objects, by ``id``; an entry counts only while its object lives."""
+    """Values for objects by ``id``. An entry is valid only while its object lives."""
 
     __slots__ = ("_full", "entries")
 
     def __init__(self) -> None:
-        self.entries: dict[int, tuple[Any, Value]] = {}  # never replaced; the hot path looks here itself
-        self._full = 4096  # entries beyond which those of objects that are gone are dropped
+        self.entries: dict[int, tuple[Any, Value]] = {}  # never replaced: hot paths read this dict directly
+        self._full = 4096  # number of entries above which the entries of dead objects are dropped
 
     def get(self, key: object) -> Value | None:
-        """Return the value for this very object, or None."""
+        """Return the value for this object (compared by identity), or None."""
         entry = self.entries.get(id(key))
         return entry[1] if entry is not None and entry[0]() is key else None
 
     def set(self, key: object, value: Value) -> Value:
-        """Remember a value for this very object and return it."""
+        """Store a value for this object and return the value."""
         if len(self.entries) > self._full:
             for number in list(self.entries):
                 entry = self.entries.get(number)
@@ -34,5 +34,5 @@ class IdentityMap(Generic[Value]):
         return value
 
     def drop_with(self, key: object) -> None:
-        """Drop the value of this object, which may hold much memory, as soon as the object is gone."""
+        """Drop the value of this object as soon as the object is freed; for values that use much memory."""
         weakref.finalize(key, self.entries.pop, id(key), None).atexit = False

@@ -1,6 +1,6 @@
-"""How do we act on a module when the program imports it, at no cost if it never does? Through ``sys.meta_path``.
+"""Run actions when the program imports certain modules, through ``sys.meta_path``.
 
-There we hear of every import, and so how long they take.
+The finder sees every import, so it also measures the time of imports. A module that is never imported costs nothing.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any
 from paceline.inprocess import hooks
 
 Action = Callable[[ModuleType], None]
-_AN_IMPORT_NS = 100_000_000  # counted at most for one module: what takes longer is mostly work between two imports
+_AN_IMPORT_NS = 100_000_000  # upper limit per module: longer intervals are mostly work between two imports
 
 
 class _Imports:
-    """How long importing takes, told from when modules are looked for: one after another, at short intervals."""
+    """The total import time, estimated from the short intervals between consecutive module searches."""
 
     def __init__(self) -> None:
         self.spent_ns = 0
         self._asked_ns = 0
 
     def asked(self) -> None:
-        """A module is looked for."""
+        """Record that a module is searched for."""
         now = perf_counter_ns()
         self.spent_ns += min(now - self._asked_ns, _AN_IMPORT_NS)
         self._asked_ns = now
@@ -35,8 +35,8 @@ class _Imports:
 imports = _Imports()
 
 
-class _After:  # not an importlib.abc.Loader: from Python 3.12 on that module costs every process 30 others
-    """A loader that tells the finder once the module has been executed; otherwise the module's own loader."""
+class _After:  # not an importlib.abc.Loader: from Python 3.12 on, importing it loads 30 other modules
+    """Wrapper of a module's loader. It calls a function after the module has been executed."""
 
     def __init__(self, loader: Any, executed: Action) -> None:
         self._loader = loader
@@ -46,12 +46,12 @@ class _After:  # not an importlib.abc.Loader: from Python 3.12 on that module co
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Leave it to the module's own loader."""
+        """Create the module with its own loader."""
         module: ModuleType | None = self._loader.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Execute the module, give it its own loader back, then act."""
+        """Execute the module, restore its own loader, then call the function."""
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
@@ -64,16 +64,16 @@ class _After:  # not an importlib.abc.Loader: from Python 3.12 on that module co
 
 
 class Finder:
-    """Finds only the modules it waits for, and acts on each once. Merely asking where a module is changes nothing."""
+    """Finder that attaches an action to certain modules; each runs once, after import. Searches alone do nothing."""
 
     def __init__(self, actions: dict[str, Action]) -> None:
         self._actions = actions
-        self._asking: set[str] = set()  # names that other finders are asked for: one that also waits for them asks back
+        self._asking: set[str] = set()  # names that other finders search now; prevents endless recursion
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec that the other finders give with the action attached, or None for every other module."""
+        """Return the other finders' spec with the action attached, or None for modules without an action."""
         imports.asked()
         if fullname not in self._actions or fullname in self._asking:
             return None
@@ -110,7 +110,7 @@ class Finder:
 
 
 def install(actions: dict[str, Action]) -> None:
-    """Wait for these modules; those that are imported already are acted on now."""
+    """Run each action when its module is imported, or now if the module is already imported."""
     for name in [name for name in actions if name in sys.modules]:
         actions.pop(name)(sys.modules[name])
     if actions:

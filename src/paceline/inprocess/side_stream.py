@@ -1,8 +1,9 @@
-"""Copies from pinned memory to a CUDA device on a stream of their own, beside the stream that computes.
+"""Copies from pinned memory to a CUDA device on a side stream, beside the computing stream.
 
-The memory on the device is taken on the computing stream, and a copy begins when that stream has done what it was given
-before: so the memory is used again in the order of one stream, and no `Tensor.record_stream` is needed, whose events a
-forked child could not free. A copy still overlaps all work that is queued after it.
+The device memory is allocated on the computing stream, and a copy begins after the work queued there before. The memory
+is therefore reused in the order of one stream, and `Tensor.record_stream` is not needed; a forked child could not free
+its events. A copy still overlaps all work that is queued after it.
+
 Source: PyTorch notes, "CUDA semantics", on pinned memory and streams.
 """
 
@@ -17,35 +18,35 @@ from paceline.core.forks import keep_in_children
 
 
 class Copy(Protocol):
-    """Some tensors on their way to a device."""
+    """Tensors that are being copied to a device."""
 
     def arrive(self) -> list[Any]:
-        """Return the tensors on the device, once; the current stream waits for the copy, the host does not."""
+        """Return the tensors on the device, once. The current stream waits for the copy, the host does not."""
         ...
 
     def has_ended(self) -> bool:
-        """Return whether the device has read the host's memory."""
+        """Return whether the device has read the host memory."""
         ...
 
     def wait(self) -> None:
-        """Wait on the host until the device has read its memory."""
+        """Wait on the host until the device has read the host memory."""
         ...
 
     def wall_s(self) -> float | None:
-        """Return the seconds that an ended copy took; None if it was not timed."""
+        """Return the duration of a finished copy in seconds, or None if it was not timed."""
         ...
 
 
 class Copier(Protocol):
-    """Begins copies to a device."""
+    """Starts copies to a device."""
 
     def begin(self, tensors: Sequence[Any], *, timed: bool = False) -> Copy:
-        """Begin to copy tensors of the host's memory, each of which `can_copy`."""
+        """Start to copy tensors in host memory. `can_copy` must be true for each tensor."""
         ...
 
 
 def can_copy(tensor: Any) -> bool:
-    """Return whether a copy of a tensor has nothing but its values: it is dense, on the host, and of no graph."""
+    """Return whether a tensor is a plain copyable one: dense, on the host, and without an autograd graph."""
     import torch
 
     return (
@@ -62,7 +63,7 @@ class SideStream:
     """The stream of one device on which copies run."""
 
     def __init__(self, device: Any) -> None:
-        """Make the stream; this uses the device.
+        """Create the stream, which initialises the device.
 
         Args:
             device: A `torch.device` of CUDA, with its index.
@@ -75,12 +76,12 @@ class SideStream:
         keep_in_children(self)
 
     def begin(self, tensors: Sequence[Any], *, timed: bool = False) -> SideCopy:
-        """Begin to copy tensors; what is not pinned yet is copied to pinned memory before."""
+        """Start to copy tensors. A tensor that is not pinned is first copied to pinned memory."""
         return SideCopy(self, [one if one.is_pinned() else one.pin_memory() for one in tensors], timed=timed)
 
 
 class SideCopy:
-    """A copy that was begun on a side stream. It keeps the host's memory until it is dropped."""
+    """A copy on a side stream. It keeps the host memory alive until it is dropped."""
 
     def __init__(self, side: SideStream, pinned: list[Any], *, timed: bool) -> None:
         cuda, device = side.torch.cuda, side.device
@@ -98,12 +99,12 @@ class SideCopy:
         keep_in_children(self)
 
     def suits(self) -> bool:
-        """Return whether the current stream is the one on which the memory was taken, and is not captured."""
+        """Return whether the current stream is the one of the allocation, and is not being captured."""
         cuda = self._side.torch.cuda
         return bool(cuda.current_stream(self._side.device) == self.computing) and not cuda.is_current_stream_capturing()
 
     def arrive(self) -> list[Any]:
-        """Return the tensors on the device, once; the current stream waits for the copy, the host does not."""
+        """Return the tensors on the device, once. The current stream waits for the copy, the host does not."""
         tensors, self._on_device = self._on_device, []
         current = self._side.torch.cuda.current_stream(self._side.device)
         current.wait_event(self._copied)
@@ -114,19 +115,19 @@ class SideCopy:
         return tensors
 
     def has_ended(self) -> bool:
-        """Return whether the device has read the host's memory."""
+        """Return whether the device has read the host memory."""
         return bool(self._copied.query())
 
     def wait(self) -> None:
-        """Wait on the host until the device has read its memory."""
+        """Wait on the host until the device has read the host memory."""
         self._copied.synchronize()
 
     def wall_s(self) -> float | None:
-        """Return the seconds that an ended copy took; None if it was not timed."""
+        """Return the duration of a finished copy in seconds, or None if it was not timed."""
         return None if self._begun is None else float(self._begun.elapsed_time(self._copied)) / 1e3
 
     def __del__(self) -> None:
-        """Have the computing stream wait for a copy that nobody took: it may use the memory on the device next."""
+        """Let the computing stream wait for an unused copy, because it may reuse the device memory next."""
         if self._on_device and os.getpid() == self._pid:
-            with suppress(Exception):  # at the end of the interpreter
+            with suppress(Exception):  # may fail while the interpreter exits
                 self.computing.wait_event(self._copied)

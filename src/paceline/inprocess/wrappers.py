@@ -1,4 +1,4 @@
-"""How does a function of ours take the place of torch's? Always like this: harmlessness is kept in one place."""
+"""Wrappers for functions of torch. All patches use them, so that safety is implemented in one place."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ End = Callable[[Any, Any, BaseException | None], None]
 
 
 def stand_in(original: Any, where: str, begin: Begin, end: End | None = None) -> Any:
-    """Return a function that does what `original` does, between `begin` and `end`.
+    """Return a wrapper of `original` that calls `begin` before and `end` after it.
 
-    An exception passes through without a trace of us; a fault of `begin` or `end` ends watching, never the call; and
-    a compiler that reads along reads the original.
+    Exceptions of `original` pass through without the wrapper in the traceback. A fault in `begin` or `end` stops
+    recording, never the call. A compiler that traces the call sees only the original.
 
     Args:
-        original: What is stood in for.
-        where: Which probe this is, for the warning when it fails.
-        begin: Called with args and kwargs; returns what `end` shall get, or None to leave this call alone.
-        end: Called with that, the result (None when it failed) and the exception (None when it did not).
+        original: The wrapped function.
+        where: The name of the probe, for the warning about a fault.
+        begin: Called with args and kwargs. It returns a value for `end`, or None to skip `end` for this call.
+        end: Called with this value, the result (None after an exception) and the exception (None without one).
     """
     compiling, over = sys.modules["torch"].compiler.is_compiling, end or _nothing
 
@@ -48,7 +48,7 @@ def stand_in(original: Any, where: str, begin: Begin, end: End | None = None) ->
                     over(begun, result, raised)
                 except Exception as error:
                     hooks.fault(error, where)
-                raised = None  # or the exception would hold its own frame
+                raised = None  # otherwise the exception would refer to its own frame
         return result
 
     return standing_in
@@ -59,6 +59,6 @@ def _nothing(begun: Any, result: Any, raised: BaseException | None) -> None:
 
 
 def step_out(error: BaseException) -> None:
-    """Take the frame that catches this exception out of its traceback, as if it had never been in between."""
+    """Remove the current frame from the traceback of a caught exception."""
     traceback = error.__traceback__
     error.__traceback__ = traceback.tb_next if traceback is not None else None

@@ -1,1 +1,1 @@
-"""What runs beside the user's program: supervision of its processes, gauges of the host and its GPUs."""
+"""Code that runs beside the user's program: supervision of its processes, and gauges of the host and its GPUs."""

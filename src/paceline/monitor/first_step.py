@@ -1,7 +1,8 @@
-"""What would a program train? It is started, and left at its first step; nothing is trained, nothing saved.
+"""Run a program up to its first training step and return what it was about to train. Nothing is trained or saved.
 
-First without values (`probe.weightless`), which takes neither memory nor time. A program that needs them, say to read
-a number out of its weights, is started once more with real weights on the CPU, and left at its first forward pass.
+The program first runs with weights on the meta device, which have no values and take neither memory nor time. A program
+that needs values, for example to read a number from a weight, runs once more with real weights on the CPU. It then
+stops at its first forward pass.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from paceline.monitor.supervision import INJECT, startable
 
 try:
     import resource
-except ModuleNotFoundError:  # Windows: `hardware.operating_system` says that what needs it does not work there
+except ModuleNotFoundError:  # Windows: `hardware.operating_system` rejects the commands that need this module
     resource = None  # type: ignore[assignment]
 
 LIMIT_S = 300.0
@@ -32,11 +33,11 @@ _TOLD_LINES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Caught:
-    """What the program was about to do.
+    """The model, optimizer and batch that a program was about to train.
 
     Attributes:
-        note: What `probe.catch` has written.
-        real: The weights had to have values.
+        note: The note that the first-step capture in the program wrote.
+        real: Whether the weights had values.
     """
 
     note: Mapping[str, Any]
@@ -44,10 +45,10 @@ class Caught:
 
 
 def catch(command: Sequence[str], environment: Mapping[str, str], limit_s: float = LIMIT_S) -> Caught:
-    """Start a program up to its first step.
+    """Run a program up to its first step and return the captured note.
 
     Raises:
-        UsageError: It did not come to one; what it said last is quoted.
+        UsageError: The program made no step. The message quotes its last output lines.
     """
     check_system("planning for a program", "posix")
     said = []
@@ -70,7 +71,7 @@ _TOO_LONG = "and was ended"
 
 
 def _environment(environment: Mapping[str, str], path: Path, real: bool) -> dict[str, str]:
-    """Return an environment without a GPU, and without trackers that would note a run."""
+    """Return an environment without a GPU and without experiment trackers that would log a run."""
     inherited = [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(INJECT)]
     return {
         **environment,
@@ -84,7 +85,7 @@ def _environment(environment: Mapping[str, str], path: Path, real: bool) -> dict
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], output: Path, limit_s: float) -> str:
-    """Run to the end, and end all that is left of it. Returns how it ended, with its last words."""
+    """Run the program to its end, kill its remaining processes, and return how it ended with its last output lines."""
     with output.open("wb") as file, startable(command):
         process = subprocess.Popen(
             command,
@@ -109,13 +110,13 @@ def _run(command: Sequence[str], environment: Mapping[str, str], output: Path, l
 
 
 def _limit_memory(pid: int) -> None:
-    """Let a program fail, and not the machine, where a model does not fit: it may take half of what is free."""
+    """Limit a program to half of the free memory: a model that is too large then fails without harming the host."""
     with suppress(OSError, AttributeError, ValueError):
         free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         resource.prlimit(pid, resource.RLIMIT_DATA, (free // 2, free // 2))
 
 
 def _last_words(output: Path) -> list[str]:
-    """Return the last lines that a program wrote, most likely its error."""
+    """Return the last lines that a program wrote, which usually contain its error."""
     lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
     return [line.strip()[:300] for line in lines if line.strip()][-_TOLD_LINES:]

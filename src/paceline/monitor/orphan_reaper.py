@@ -1,9 +1,9 @@
-"""Which processes of a command are left over, and how are they ended? Gently, from the top, and in the end surely.
+"""The orphan process reaper: it finds and ends the remaining processes of a command.
 
-A process belongs to a command when its environment names it (``PACELINE_LAUNCH``, inherited from the first process
-on), so it is found wherever it has been reparented to. This file is also run as a program of its own, the *warden*:
-it waits for the end of its input, and when that comes without a farewell, paceline was killed, and what it had
-started is ended in its place. Standard library only, and nothing of ours.
+A process belongs to a command if its environment variable ``PACELINE_LAUNCH`` has the command's id. Children inherit
+the variable, so a process is found even after it was reparented. This file also runs as a separate program, the
+*warden*. It waits for the end of its input. If the input ends without the farewell byte, Paceline was killed, and the
+warden ends the command's processes. It imports only the standard library and nothing of Paceline.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _POLL_S = 0.1
 
 
 def processes_of(launch: str) -> dict[int, int]:
-    """Return the processes of a command that we may see, with their parents; none on a system without ``/proc``."""
+    """Return the visible processes of a command with their parents; empty on a system without ``/proc``."""
     wanted = f"{VARIABLE}={launch}".encode()
     found: dict[int, int] = {}
     try:
@@ -37,12 +37,12 @@ def processes_of(launch: str) -> dict[int, int]:
 
 
 def end(find: Callable[[], dict[int, int]], told: Collection[int] = (), grace_s: float = GRACE_S) -> None:
-    """End processes: SIGTERM to each that has no parent among them, and after the grace SIGKILL to all.
+    """End processes: send SIGTERM to those whose parent is not among them, and after the grace period SIGKILL to all.
 
     Args:
-        find: Returns those that are left, with their parents.
-        told: Processes that have had their SIGTERM already.
-        grace_s: How long they may take.
+        find: Returns the remaining processes with their parents.
+        told: Processes that already received SIGTERM.
+        grace_s: The grace period in seconds.
     """
     signalled = set(told)
     deadline = time.monotonic() + grace_s
@@ -54,9 +54,9 @@ def end(find: Callable[[], dict[int, int]], told: Collection[int] = (), grace_s:
             elif parent not in left and pid not in signalled:
                 signalled.add(pid)
                 _signal(pid, signal.SIGTERM)
-            _signal(pid, signal.SIGCONT)  # who is stopped hears of it only when it goes on
+            _signal(pid, signal.SIGCONT)  # a stopped process handles SIGTERM only after SIGCONT
         if time.monotonic() >= deadline + grace_s:
-            return  # in an uninterruptible sleep: more cannot be done
+            return  # the process is in an uninterruptible sleep and cannot be ended
         time.sleep(_POLL_S)
 
 
@@ -64,11 +64,11 @@ def _signal(pid: int, number: signal.Signals) -> None:
     try:
         os.kill(pid, number)
     except OSError:
-        return  # gone, or not ours to end
+        return  # the process has ended, or belongs to another user
 
 
 def _state(pid: int) -> tuple[str, int]:
-    """Return the state letter and the parent of a process; an empty letter when it is gone."""
+    """Return the state letter and the parent of a process; the letter is empty if the process has ended."""
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     return (fields[0].decode(), int(fields[1])) if len(fields) > 1 else ("", 0)
 
@@ -82,7 +82,10 @@ def _read(path: str) -> bytes:
 
 
 def watch_over(launch: str) -> None:
-    """Be the warden: read pids that the kernel will tell of paceline's end, then the farewell, or its absence."""
+    """Run the warden: read the program's pid and then the farewell from stdin; end the processes if it is missing.
+
+    The kernel itself signals the process with this pid when Paceline ends.
+    """
     told, _, rest = sys.stdin.buffer.read().partition(b"\n")
     if FAREWELL not in rest:
         end(lambda: processes_of(launch), told={int(told)} if told.isdigit() else ())

@@ -1,8 +1,8 @@
-"""How is the user's command run so that it notices nothing? Started with our environment, its streams its own.
+"""Run the user's command under supervision, with its own streams and Paceline's environment variables.
 
-Signals sent to us are passed on; those that the terminal sends have reached the program already. If we are
-killed, the kernel tells the program, and the warden (`leftovers`) ends what else had been started. If the program is
-killed, ranks that it leaves behind are ended: a launcher that is no more cannot do it.
+Signals to Paceline are forwarded, except signals from the terminal, which the program has received already. If Paceline
+is killed, the kernel signals the program, and the warden (`orphan_reaper`) ends the other processes of the command. If
+the program is killed, its remaining ranks are ended, because a killed launcher cannot end them.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ INJECT = Path(__file__).parents[1] / "inprocess" / "inject"
 _PASSED_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _PASSED_ON = tuple(signal.Signals[name] for name in _PASSED_NAMES if hasattr(signal, name))
 _PR_SET_PDEATHSIG = 1
-_TO_END = ("SIGINT", "SIGTERM", "SIGHUP")  # a program may answer these with exit code 0
+_TO_END = ("SIGINT", "SIGTERM", "SIGHUP")  # termination signals: a program may handle them and exit with code 0
 _SI_KERNEL = 0x80
 _POLL_S = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How the command ended."""
+    """The result of the command."""
 
-    exit_code: int  # its own; 128 + N for a signal, as a shell reports it
+    exit_code: int  # the program's own; 128 + N for signal N, as in a shell
     signal: str | None
     wall_s: float
-    oom_kills: int | None  # kills by the kernel for lack of memory meanwhile; None: not counted here
-    asked_to_end: str | None = None  # name of the first signal to end that came while the command ran
-    ended_ranks: int = 0  # ranks that a killed launcher had left behind
+    oom_kills: int | None  # processes that the kernel killed for lack of memory meanwhile; None: not counted here
+    asked_to_end: str | None = None  # name of the first termination signal that arrived during the command
+    ended_ranks: int = 0  # remaining ranks of a killed launcher that were ended
 
 
 def watched_environment(run_dir: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment in which every Python process below watches itself."""
+    """Return an environment in which every Python process of the command records itself."""
     inherited = [p for p in environment.get("PYTHONPATH", "").split(os.pathsep) if p and p != str(INJECT)]
     return {
         **environment,
@@ -58,12 +58,12 @@ def watched_environment(run_dir: Path, environment: Mapping[str, str]) -> dict[s
 def supervise(
     command: Sequence[str], environment: Mapping[str, str], started: Callable[[int], None] = lambda _: None
 ) -> Ending:
-    """Run a command to its end, passing signals on.
+    """Run a command to its end and forward signals to it.
 
     Args:
         command: Program and arguments.
-        environment: Its whole environment.
-        started: Called with the process id once it runs.
+        environment: The complete environment of the program.
+        started: Called with the process id after the start.
 
     Raises:
         UsageError: The program does not exist or may not be executed.
@@ -90,10 +90,11 @@ def supervise(
 def _run(
     command: Sequence[str], environment: Mapping[str, str], started: Callable[[int], None]
 ) -> tuple[int, str | None, int]:
-    """Run the command with signals passed on.
+    """Run the command and forward signals to it.
 
     Returns:
-        Its exit code, negative for a signal; the first signal to end that came; and how many ranks it left.
+        The exit code, negative for a signal; the name of the first termination signal that arrived; and the number of
+        remaining ranks that were ended.
     """
     relayed = {*_PASSED_ON, signal.SIGCHLD}
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, relayed)
@@ -114,7 +115,7 @@ def _spawn(
     parent = os.getpid()
 
     def prepare() -> None:
-        """Between fork and exec: die with the parent, and see signals as they were."""
+        """Between fork and exec: request SIGTERM when the parent ends, and restore the signal mask."""
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
             if os.getppid() != parent:
@@ -127,7 +128,7 @@ def _spawn(
 
 @contextmanager
 def startable(command: Sequence[str]) -> Iterator[None]:
-    """Say what to type where a command cannot be started.
+    """Convert errors of starting a command into usage errors that suggest a fix.
 
     Raises:
         UsageError: The program does not exist or may not be executed.
@@ -151,12 +152,12 @@ def startable(command: Sequence[str]) -> Iterator[None]:
 def warden(launch: str | None) -> Iterator[Callable[[int], None]]:
     """Start a process that ends the program if Paceline is killed.
 
-    Yields a function that tells it the program's process id.
+    Yields a function that sends the program's process id to this process.
     """
     if launch is None:
         yield lambda _: None
         return
-    reading, writing = os.pipe()  # only we hold the end that is written to: it closes with us, however we end
+    reading, writing = os.pipe()  # only Paceline has the write end, which closes when Paceline ends for any reason
     watching = None
     try:
         with open(os.devnull, "r+b") as nowhere:
@@ -168,7 +169,7 @@ def warden(launch: str | None) -> Iterator[Callable[[int], None]]:
                 start_new_session=True,
             )
     except OSError:
-        pass  # no more processes allowed: the program may still have its one
+        pass  # the process limit is reached: run the program without a warden
     finally:
         os.close(reading)
     try:
@@ -186,7 +187,7 @@ def _write(descriptor: int, data: bytes) -> None:
 
 
 def _end_ranks(environment: Mapping[str, str]) -> int:
-    """End the ranks of this command that a killed launcher left behind; other processes of its are left alone."""
+    """End the remaining ranks of a killed launcher and return their number. Other processes of the command continue."""
     launch, run_dir = environment.get(orphan_reaper.VARIABLE), environment.get("PACELINE_WATCH_DIR")
     if launch is None or run_dir is None:
         return 0
@@ -202,10 +203,10 @@ def _end_ranks(environment: Mapping[str, str]) -> int:
 
 
 def _wait(process: subprocess.Popen[bytes], relayed: set[signal.Signals]) -> tuple[int, str | None]:
-    """Wait for the end of the process and pass signals on until then; also return the first of them that says "end".
+    """Wait for the end of the process and forward signals. Return the exit code and the first termination signal.
 
-    Signals are taken where some are pending, and never waited for: interrupted by a stop, `sigtimedwait` waits on, and
-    returns what nobody has sent once its time is up (CPython up to 3.14).
+    Only pending signals are taken, without waiting. The reason: `sigtimedwait` resumes after a stop signal and returns
+    a signal that nobody sent when its timeout ends (CPython up to 3.14).
     """
     asked: str | None = None
     with _ended_file(process.pid) as ended:
@@ -222,7 +223,7 @@ def _wait(process: subprocess.Popen[bytes], relayed: set[signal.Signals]) -> tup
 
 @contextmanager
 def _ended_file(pid: int) -> Iterator[list[int]]:
-    """Yield a descriptor that can be read once a process has ended; none where the kernel has no such thing."""
+    """Yield a list of one descriptor that becomes readable when a process ends; empty without pidfd_open."""
     try:
         descriptor = os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -235,13 +236,13 @@ def _ended_file(pid: int) -> Iterator[list[int]]:
 
 
 def _drop_pending(relayed: set[signal.Signals]) -> None:
-    """Forget signals that came while the program was ending: they were meant for it."""
+    """Discard signals that arrived while the program was ending; they were meant for the program."""
     while signal.sigpending() & relayed:
         signal.sigtimedwait(relayed, 0)
 
 
 def oom_kills() -> int | None:
-    """Return how many processes this host's kernel has killed for lack of memory, or None where it does not say."""
+    """Return the number of processes that this host's kernel has killed for lack of memory, or None if unknown."""
     try:
         for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
             if line.startswith("oom_kill "):

@@ -1,5 +1,5 @@
-"""The run on disk: what is written, by whom, and how it is read back.
+"""Run records on disk: the file formats, the writer and the readers.
 
-`layout` is the contract (binary rows, file names); it uses the standard library only, because the
-program that is watched writes through it. `run` holds the frozen data that readers hand out.
+`layout` defines the binary rows and file names. It imports only the standard library, because the watched program
+writes through it. `run` defines the frozen data classes that the readers return.
 """

@@ -1,9 +1,9 @@
-"""Select the training processes that are the ranks of a run.
+"""Selection of the training processes that are the ranks of a run.
 
-Processes of a distributed job are its ranks. After a restart each rank has another attempt: the attempt that trained
-longest is explained. Processes without a process group are ranks of one another only if they train at the same time;
-of processes one after the other, the one that trained longest is explained. Times of hosts are compared by the time
-of day.
+The processes of a distributed job are its ranks. After a restart a rank has several attempts; the attempt that trained
+longest is analysed. Processes without a process group are ranks of one run only if they train at the same time; of
+processes that ran one after the other, the one that trained longest is analysed. Wall-clock times are used to compare
+processes on different hosts.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import numpy as np
 
 from paceline.record.run import Rank
 
-_TOGETHER = 0.5  # share of the longest process's training time that a process beside it trains too
+_TOGETHER = 0.5  # least share of the longest process's training time in which a process must train too, to be a rank
 _MOST_NAMED = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankSelection:
-    """The processes of a run that made at least one step."""
+    """The training processes of a run, divided into ranks and others. Each made at least one step."""
 
-    ranks: Sequence[Rank]  # numbered from 0, or by their process group
-    other_attempts: Sequence[Rank] = ()  # of the same ranks, before or after a restart
-    beside: Sequence[Rank] = ()  # processes that are no ranks of this job
-    problems: Sequence[str] = ()  # what was left out, in words
+    ranks: Sequence[Rank]  # rank numbers from 0, or from the process group
+    other_attempts: Sequence[Rank] = ()  # earlier or later attempts of the same ranks
+    beside: Sequence[Rank] = ()  # processes that are not ranks of this job
+    problems: Sequence[str] = ()  # sentences about the processes that were left out
 
 
 def select_ranks(trained: Sequence[Rank]) -> RankSelection:
-    """Return the ranks among processes that made at least one step."""
+    """Select the ranks among the processes that made at least one step."""
     ordered = sorted(trained, key=_started_unix_s)
     joined = [r for r in ordered if _is_joined(r)]
     if joined:
@@ -43,7 +43,7 @@ def _is_joined(rank: Rank) -> bool:
 
 
 def trained_s(rank: Rank) -> float:
-    """Return the seconds of all steps of a process."""
+    """Return the total duration of a process's steps, in seconds."""
     walls = rank.steps["wall_s"].astype(np.float64)
     return float(walls.mean()) * rank.count if len(walls) else 0.0
 
@@ -74,10 +74,10 @@ def _restarts(ranks: Sequence[Rank], others: Sequence[Rank]) -> list[str]:
 
 
 def _jobs(joined: Sequence[Rank]) -> list[dict[int, Rank]]:
-    """Group processes, in the order of their start, into ranks that trained together.
+    """Group processes, in the order of their start, into jobs whose ranks trained together.
 
-    A process with a rank number that is taken begins a new group, unless another rank of the group still trains: then
-    only this rank was restarted, and of its two attempts the longer one counts.
+    A process with a rank number that the group already has starts a new group, unless another rank of the group still
+    trains. In that case only this rank was restarted, and the longer of its two attempts counts.
     """
     jobs: list[dict[int, Rank]] = []
     for rank in joined:
@@ -103,7 +103,7 @@ def _of_processes(ordered: Sequence[Rank]) -> RankSelection:
 
 
 def _shared(longest: Rank, other: Rank) -> float:
-    """Return the share of the longest process's training time in which the other one trained too."""
+    """Return the share of the longest process's training time in which the other process trained too."""
     begin, end = _span_unix_s(longest)
     from_s, until_s = _span_unix_s(other)
     shared = min(end, until_s) - max(begin, from_s)
@@ -122,7 +122,7 @@ def _left_out(longest: Rank, beside: Sequence[Rank]) -> list[str]:
 
 
 def _span_unix_s(rank: Rank) -> tuple[float, float]:
-    """Return when a process began and ended its steps, in seconds since 1970."""
+    """Return the start and end of a process's steps, in seconds since 1970."""
     offset = int(rank.meta.get("epoch_offset_ns") or 0)
     end_ns = int(rank.steps["end_ns"][-1])
     first_ns = rank.meta.get("first_ns") or end_ns - round(1e9 * trained_s(rank))

@@ -1,8 +1,8 @@
-"""Read a run folder, while it is being written or after a process was killed. Torn ends of files are cut off.
+"""Read a run folder, also during the run or after a process was killed. Incomplete ends of files are dropped.
 
-A long run is read in stretches: rows that follow one another, evenly placed from the first step to the last. Medians,
-shares and trends of some hundred thousand steps are as good as those of millions, and memory and time of a report do
-not depend on the length of a run.
+For a report, only stretches of a long run are read: blocks of consecutive rows, evenly spaced from the first step to
+the last. Medians, shares and trends of some hundred thousand steps are as accurate as those of millions. The memory and
+time of a report therefore do not depend on the length of the run.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from paceline.record.ranks import select_ranks
 from paceline.record.run import JsonObject, Launch, Rank, Rows, Run, Worker
 
 _FORMATS = {"I": "<u4", "H": "<u2", "Q": "<u8", "f": "<f4", "d": "<f8"}
-MOST_ROWS = 200_000  # of all ranks of a run together
-LEAST_ROWS = 1_024  # of one rank
+MOST_ROWS = 200_000  # for all ranks of a run together
+LEAST_ROWS = 1_024  # for one rank
 _STRETCHES = 64
 _LEAST_STRETCH = 128
 _CHUNK_ROWS = 1 << 16
 
 
 def rows_type(fields: Sequence[str], packing: Struct) -> np.dtype[Any]:
-    """Return the numpy type of rows packed with a struct."""
+    """Return the numpy type of rows that a struct packs."""
     letters = packing.format.removeprefix("<")
     return np.dtype([(name, _FORMATS[letter]) for name, letter in zip(fields, letters, strict=True)])
 
@@ -40,15 +40,15 @@ TICK_TYPE = rows_type(layout.TICK_FIELDS, layout.TICK)
 
 
 def read_run(folder: Path, *, in_stretches: bool = False) -> Run:
-    """Read a run folder as it stands now.
+    """Read the current state of a run folder.
 
     Args:
         folder: The folder of the run.
         in_stretches: Whether to read only some stretches of the steps of a long run, for a report.
 
     Raises:
-        RecordError: The folder is missing or holds no run.
-        NewerSchemaError: It was written by a newer Paceline.
+        RecordError: The folder is missing or contains no run.
+        NewerSchemaError: A newer Paceline wrote the run.
     """
     if not folder.is_dir():
         raise RecordError(
@@ -78,10 +78,12 @@ def read_run(folder: Path, *, in_stretches: bool = False) -> Run:
 
 
 def read_launches(folder: Path) -> tuple[Launch, ...]:
-    """Read only how a run was started and how it ended: quick, for lists of runs; what cannot be read is left out.
+    """Read only the launch records: how a run was started and how it ended. Unreadable records are left out.
+
+    This function is fast enough for lists of runs.
 
     Raises:
-        NewerSchemaError: It was written by a newer Paceline.
+        NewerSchemaError: A newer Paceline wrote the run.
     """
     return tuple(_launches(folder, []))
 
@@ -115,7 +117,7 @@ def _json(path: Path, problems: list[str]) -> dict[str, Any] | None:
 
 
 def _has_numbers(record: JsonObject, names: Sequence[str], path: Path, problems: list[str]) -> bool:
-    """Say whether these fields are whole numbers, or left out; tell it when they are not."""
+    """Return whether these fields are whole numbers or missing; otherwise add an entry to ``problems``."""
     wrong = [name for name in names if not isinstance(record.get(name, 0), int)]
     if wrong:
         problems.append(f"{path.name} in {path.parent.name} is damaged ({', '.join(wrong)}); it was left out")
@@ -123,7 +125,10 @@ def _has_numbers(record: JsonObject, names: Sequence[str], path: Path, problems:
 
 
 def _json_lines(path: Path, problems: list[str]) -> Iterator[JsonObject]:
-    """Yield the records of a file of JSON lines; a torn last line is no problem, another is skipped and told."""
+    """Yield the records of a JSON lines file.
+
+    An incomplete last line is ignored. Another damaged line is skipped and reported in ``problems``.
+    """
     try:
         lines = path.read_bytes().split(b"\n")
     except OSError as error:
@@ -157,7 +162,7 @@ def _launches(folder: Path, problems: list[str]) -> Iterator[Launch]:
 
 
 def _read_rows(path: Path, row_type: np.dtype[Any], problems: list[str]) -> Rows:
-    """Read whole rows; what a kill cut off at the end is left out."""
+    """Read the complete rows of a file; an incomplete last row (after a kill) is left out."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -170,7 +175,7 @@ def _read_rows(path: Path, row_type: np.dtype[Any], problems: list[str]) -> Rows
 
 
 def _read_ticks(path: Path, meta: JsonObject, problems: list[str]) -> Rows:
-    """Read the ticks of any version: fields that a version did not write are NaN."""
+    """Read the ticks of any record version; fields that the version does not have are NaN."""
     size = meta.get("tick_bytes", layout.FIRST_TICK_BYTES)
     names = [n for n in TICK_TYPE.names or () if TICK_TYPE.fields and TICK_TYPE.fields[n][1] < size]
     written = np.dtype([(name, TICK_TYPE[name]) for name in names])
@@ -184,7 +189,11 @@ def _read_ticks(path: Path, meta: JsonObject, problems: list[str]) -> Rows:
 
 
 def _read_steps(path: Path, most: int | None, problems: list[str]) -> tuple[Rows, int | None]:
-    """Read the rows of a process, or stretches of them if there are more than `most`; then also how many there are."""
+    """Read the rows of a process.
+
+    With more than ``most`` rows, read only stretches of them and also return the number of rows in the file; otherwise
+    the number is None.
+    """
     count = rows_in(path, STEP_TYPE)
     if most is None or count <= most:
         return _read_rows(path, STEP_TYPE, problems), None
@@ -196,7 +205,7 @@ def _read_steps(path: Path, most: int | None, problems: list[str]) -> tuple[Rows
 
 
 def read_losses(rank: Rank) -> Rows:
-    """Return the steps of a rank as rows of index, flags, wall_s, samples and loss, all of them."""
+    """Return all steps of a rank as rows of at least index, flags, wall_s, samples and loss."""
     if rank.recorded is None:
         return rank.steps
     names = ["index", "flags", "wall_s", "samples", "loss"]
@@ -262,7 +271,7 @@ def _workers(folder: Path, problems: list[str]) -> Iterator[Worker]:
 
 
 def rows_in(path: Path, row_type: np.dtype[Any]) -> int:
-    """Return how many whole rows a file holds; 0 if there is no file."""
+    """Return the number of complete rows in a file; 0 if there is no file."""
     try:
         return os.stat(path).st_size // row_type.itemsize
     except OSError:
@@ -270,12 +279,12 @@ def rows_in(path: Path, row_type: np.dtype[Any]) -> int:
 
 
 def rows_of_each(processes: int) -> int:
-    """Return the largest number of step rows to read per process, so that all processes stay within the limit."""
+    """Return the largest number of step rows to read per process, so that all of them stay within the limit."""
     return max(LEAST_ROWS, MOST_ROWS // max(1, processes))
 
 
 def stretches(count: int, most: int) -> list[tuple[int, int]]:
-    """Return the first and the last number (exclusive) of the stretches of rows to read; one if all are read."""
+    """Return (first row, end row) of the stretches to read, the end exclusive; one stretch if all rows are read."""
     if count <= most:
         return [(0, count)]
     number = max(2, min(_STRETCHES, most // _LEAST_STRETCH))
@@ -285,7 +294,7 @@ def stretches(count: int, most: int) -> list[tuple[int, int]]:
 
 
 def read_stretches(path: Path, row_type: np.dtype[Any], parts: Sequence[tuple[int, int]]) -> Rows:
-    """Read some stretches of rows."""
+    """Read the rows of the given stretches."""
     with open(path, "rb") as file:
         read = []
         for start, end in parts:
@@ -295,7 +304,7 @@ def read_stretches(path: Path, row_type: np.dtype[Any], parts: Sequence[tuple[in
 
 
 def chunks(path: Path, row_type: np.dtype[Any]) -> Iterator[Rows]:
-    """Yield all whole rows of a file, some at a time."""
+    """Yield all complete rows of a file in chunks."""
     with open(path, "rb") as file:
         while data := file.read(_CHUNK_ROWS * row_type.itemsize):
             yield np.frombuffer(data[: len(data) - len(data) % row_type.itemsize], row_type)

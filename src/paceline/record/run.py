@@ -1,4 +1,4 @@
-"""The data of a run folder, frozen and in SI units. What was not measured is None or NaN."""
+"""The data of a run folder, in frozen classes and SI units. A quantity that was not measured is None or NaN."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JsonObject = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """One `paceline run` command and how it ended (on several hosts a run has several)."""
+    """One `paceline run` command and how it ended. A run on several hosts has several."""
 
     host: str
     pid: int
@@ -27,20 +27,20 @@ class Launch:
     started_unix_s: float
     started_ns: int
     cwd: str = ""
-    recipe: str | None = None  # the file of --recipe, as it was given
+    recipe: str | None = None  # the argument of --recipe
     price_per_hour: float | None = None
     price_source: str = ""
     target_loss: float | None = None
     exit_code: int | None = None  # None: the program still runs, or paceline itself was killed
-    signal: str | None = None  # name of the signal that ended the program
-    asked_to_end: str | None = None  # name of a signal to end that was passed on to the program
+    signal: str | None = None  # name of the signal that killed the program
+    asked_to_end: str | None = None  # name of a termination signal that Paceline forwarded to the program
     wall_s: float | None = None
-    oom_kills: int | None = None  # kills by the kernel for memory, seen during the run
+    oom_kills: int | None = None  # processes that the kernel killed for lack of memory during the run
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """One training process: its steps, its ticks, and what was noted beside them."""
+    """One training process: its steps, ticks, notes and summary."""
 
     folder: Path
     host: str
@@ -48,31 +48,31 @@ class Rank:
     rank: int
     world: int
     meta: JsonObject
-    steps: Rows  # applied optimizer updates, in order; FLAG_TAIL rows are taken out
-    tail: Rows  # zero or one row: what came after the last step
+    steps: Rows  # optimizer steps in order, without FLAG_TAIL rows
+    tail: Rows  # zero or one row: the time after the last step
     ticks: Rows
     notes: Sequence[JsonObject] = ()
     summary: JsonObject = field(default_factory=dict)
-    recorded: int | None = None  # steps in the record, where `steps` holds only stretches of them
+    recorded: int | None = None  # number of recorded steps if `steps` has only stretches of them, else None
 
     @property
     def count(self) -> int:
-        """How many steps the process made."""
+        """The number of steps that the process made."""
         return len(self.steps) if self.recorded is None else self.recorded
 
     @property
     def device(self) -> str:
-        """The kind of device that the phases speak of: ``cpu`` or ``cuda``."""
+        """The type of the device to which the phases apply: ``cpu`` or ``cuda``."""
         return str(self.meta.get("device", "cpu"))
 
     def noted(self, kind: str) -> list[JsonObject]:
-        """Return the notes of one kind, in the order written."""
+        """Return the notes of one kind, in the order of writing."""
         return [note for note in self.notes if note.get("kind") == kind]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """One loader worker process: cumulative counters at its ticks."""
+    """One loader worker process, with cumulative counters at its ticks."""
 
     host: str
     pid: int
@@ -85,31 +85,31 @@ class Worker:
 
     @property
     def last(self) -> JsonObject:
-        """Return the counters as they stood last; empty when nothing was written."""
+        """Return the latest counters; empty if none were written."""
         return self.ticks[-1] if self.ticks else {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """A run as it stands on disk now."""
+    """The current state of a run on disk."""
 
     run_id: str
     folder: Path
     launches: Sequence[Launch]
-    ranks: Sequence[Rank]  # by rank; of restarted ranks the attempt that trained longest
+    ranks: Sequence[Rank]  # by rank number; for a restarted rank, the attempt that trained longest
     earlier: Sequence[Rank]  # other attempts of ranks that were restarted
     workers: Sequence[Worker]
-    gauges: Mapping[str, Sequence[JsonObject]]  # by host, in order of time
-    beside: Sequence[Rank] = ()  # processes that trained and are no ranks of the job that is explained
-    stepless: Sequence[Rank] = ()  # processes that began to train and made no step
-    problems: Sequence[str] = ()  # what could not be read, in words
+    gauges: Mapping[str, Sequence[JsonObject]]  # by host, in time order
+    beside: Sequence[Rank] = ()  # training processes that are not ranks of the analysed job
+    stepless: Sequence[Rank] = ()  # processes that started to train but made no step
+    problems: Sequence[str] = ()  # sentences about files that could not be read
 
     @property
     def finished(self) -> bool:
-        """Say whether every command that took part has ended."""
+        """Return whether every command of the run has ended."""
         return bool(self.launches) and all(x.exit_code is not None for x in self.launches)
 
 
 def column(rows: Rows, name: str) -> NDArray[np.float64]:
-    """Return one field of the rows as 64-bit floats."""
+    """Return one field of the rows as an array of 64-bit floats."""
     return rows[name].astype(np.float64)

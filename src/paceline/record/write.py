@@ -1,4 +1,4 @@
-"""Create the folder of a run, and write its JSON files as a whole."""
+"""Functions that create the folder of a run and write its JSON files atomically."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ RUNS = Path(".paceline") / "runs"
 
 
 def new_run_id(stem: str) -> str:
-    """Return a run id that sorts by time and names the program: ``20261121-031500-train-3fa2``."""
+    """Return a run id that sorts by time and contains the program's name: ``20261121-031500-train-3fa2``."""
     safe = "".join(c if c.isalnum() or c in "_." else "-" for c in stem)[:32].strip("-.") or "run"
     return f"{time.strftime('%Y%m%d-%H%M%S')}-{safe}-{secrets.token_hex(2)}"
 
 
 def make_run_folder(base: Path, run_id: str) -> Path:
-    """Create the folder of a run.
+    """Create the folder of a run with its subfolders.
 
     Raises:
         EnvironmentFault: The folder cannot be written (read-only, full, no permission).
@@ -33,7 +33,7 @@ def make_run_folder(base: Path, run_id: str) -> Path:
 
 
 def make_folder(base: Path, name: str, parts: Sequence[str] = ("",)) -> Path:
-    """Create a folder and its parts, and a ``.gitignore`` beside it so that none is ever committed.
+    """Create a folder with its subfolders. In ``.paceline``, also create a ``.gitignore`` that excludes all files.
 
     Raises:
         EnvironmentFault: The folder cannot be written (read-only, full, no permission).
@@ -53,5 +53,5 @@ def make_folder(base: Path, name: str, parts: Sequence[str] = ("",)) -> Path:
 
 
 def replace_json(path: Path, record: dict[str, Any]) -> None:
-    """Write a JSON file so that readers see the old one or the new one."""
+    """Write a JSON file atomically: readers see the old file or the new file."""
     replace_bytes(path, msgspec.json.encode(record))

@@ -1,1 +1,1 @@
-"""What a program trains, and what its first step does: noted for `paceline plan`."""
+"""First-step capture: what a program trains and what its first step does, for `paceline plan`."""

@@ -1,7 +1,7 @@
-"""How long does the program's own loader take for a batch, and what does the process hold before its first step?
+"""The batch time of the program's own loader, and the resident memory before the first step.
 
-The iterator that was asked last is asked for some more, as fast as it gives them: that is what its side can do while
-the training computes nothing. Its CPU time, threads and worker processes together, is what it takes from the cores.
+The iterator that was used last is asked for more batches without pause. This gives the loader's throughput while the
+training computes nothing. The CPU time per batch includes threads and worker processes.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any
 
 _MOST = 24
 _LIMIT_S = 4.0
-_SIDE, _PRODUCTS = 256, 250  # some tens of ms of small operators, as a step is made of
+_SIDE, _PRODUCTS = 256, 250  # some tens of ms of small operators, similar to a training step
 _TURNS, _SETTLING = 21, 9
 _state: dict[str, Any] = {"last": None}
 
 
 def patch_torchs(torch: Any) -> None:
-    """Remember torch's iterators."""
+    """Record the last used iterator of torch's DataLoader."""
     from torch.utils.data import dataloader
 
     _remember(dataloader._BaseDataLoaderIter)
 
 
 def patch_ours(module: Any) -> None:
-    """Remember those of `paceline.data`."""
+    """Record the last used iterator of `paceline.data`."""
     _remember(module.LoaderIterator)
 
 
@@ -42,10 +42,11 @@ def _remember(kind: Any) -> None:
 
 
 def timed(torch: Any) -> dict[str, Any] | None:
-    """Return how long batches take; None without a loader.
+    """Measure the batch times of the last used iterator; None if no loader was used.
 
-    ``count``, ``wall_s`` of each batch, ``cpu_s`` of one in the mean, ``workers``; ``work_s`` that small products of
-    matrices take, and ``beside_s`` by which they and a batch take longer.
+    Returns:
+        ``count`` batches; ``wall_s`` of each batch; mean ``cpu_s`` per batch; ``workers``; ``work_s``, the time of some
+        small matrix products; and ``beside_s``, the increase of that time when a batch is loaded with each repetition.
     """
     last = _state["last"]
     if last is None:
@@ -68,7 +69,7 @@ def timed(torch: Any) -> dict[str, Any] | None:
 
 
 def _beside(torch: Any, following: Any) -> tuple[float, float | None]:
-    """Return how long some products take alone, and by how much longer a batch and they do; None where batches end."""
+    """Return the time of some matrix products, and its increase when a batch is loaded too (None without batches)."""
     matrix = torch.rand(_SIDE, _SIDE)
 
     def work() -> float:
@@ -97,7 +98,7 @@ def _cpu_s() -> float:
 
 
 def resident_bytes() -> dict[str, int | None]:
-    """Return what the process holds now, ``now``, and has held at most, ``peak``."""
+    """Return the resident memory of the process in bytes: current (``now``) and highest (``peak``)."""
     try:
         with open("/proc/self/status", encoding="ascii") as file:
             fields = dict(line.split(":", 1) for line in file if line.startswith("Vm"))

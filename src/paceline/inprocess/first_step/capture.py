@@ -1,14 +1,14 @@
-"""What does a program train, and with what? Noted at its first step, where the process is then left.
+"""First-step capture: record what a program trains, write the note at its first step, and end the process there.
 
-first forward of a module in training whose weights an optimizer has ──> the note is written
-first `Optimizer.step`, before it acts                               ──> the note has the micro-steps too; the end
+    first forward of a training module whose parameters an optimizer has  ──> write the note
+    first `Optimizer.step`, before it acts                                ──> add the micro-steps to the note; exit
 
-The end is ``os._exit``: no handler and no ``finally`` of the program runs, so that nothing is written of a training
-that was none. Until then ``torch.save`` does nothing. With real weights (``PACELINE_CATCH_REAL=1``) the first forward
-is the end, where it comes to a module within it; of what convolves, where it is over.
+The process ends with ``os._exit``: no handler and no ``finally`` of the program runs, so the program saves no result of
+the skipped training. Until then ``torch.save`` does nothing. With real weights (``PACELINE_CATCH_REAL=1``) the process
+ends in the first forward, at the first submodule; a model with convolutions ends after this forward.
 
-With ``PACELINE_CATCH_STEP=1`` the first step is let through, the second is counted operator by operator (`tally`), and
-then the loader is asked for some more batches, alone and without any of our modes, to see how long they take.
+With ``PACELINE_CATCH_STEP=1`` the first step runs, and every operator of the second is counted (`Tally`). Then the
+loader is asked for more batches, without any of the capture's torch modes, to measure the batch time.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from paceline.inprocess.first_step.operator_counter import Tally
 from paceline.inprocess.first_step.saved_tensors import Kept
 
 SCHEMA = "paceline.caught/1"
-_MOST_MICRO_STEPS = 512  # without a step of an optimizer of torch: parameters are updated in another way
-_TWIN = 64  # width of the weight on which an optimizer shows what it keeps
+_MOST_MICRO_STEPS = 512  # micro-steps without a step of a torch optimizer: the parameters are updated in another way
+_TWIN = 64  # width of the small test weight that shows an optimizer's state size
 
 
 class _Seen:
-    """What has been seen so far; everything happens in the thread that imported torch."""
+    """The state of the capture. All changes happen in the thread that imported torch."""
 
     def __init__(self, path: str, real: bool) -> None:
         self.path, self.real, self.owner = path, real, os.getpid()
         self.depth = 0
-        self.looking = False  # an optimizer of our own takes a step
+        self.looking = False  # a copy of an optimizer makes a test step
         self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.compiled = False
         self.autocast: list[str | None] = []
@@ -49,14 +49,14 @@ class _Seen:
         self.note: dict[str, Any] = {}
         self.micro_steps = 0
         self.tally: Tally | None = Tally() if os.environ.get("PACELINE_CATCH_STEP", "0") == "1" and not real else None
-        self.steps = 0  # that were let through
+        self.steps = 0  # completed steps
         self.stop_weightless: Callable[[], None] = lambda: None
         self.resident: dict[str, int | None] = {}
-        self.beside: dict[str, Any] = {}  # what belongs to the note beside what is caught
+        self.beside: dict[str, Any] = {}  # entries of the note besides the captured model
 
 
 def begin(path: str) -> None:
-    """Wait for torch; write what is caught to a file that is not there yet."""
+    """Capture the first step once torch is imported, and write the note to a new file at this path."""
     real = os.environ.get("PACELINE_CATCH_REAL", "0") == "1"
     actions: dict[str, Any] = {"torch": lambda torch: _patch(torch, _Seen(path, real))}
     import_hook.install(
@@ -65,12 +65,12 @@ def begin(path: str) -> None:
 
 
 def _allow_bf16(module: Any) -> None:
-    """Let Hugging Face's Trainer be asked for bf16, which it refuses where it sees no GPU."""
+    """Let Hugging Face's Trainer accept bf16, which it refuses without a GPU."""
     module.is_torch_bf16_gpu_available = lambda: True
 
 
 def _accelerated() -> str | None:
-    """Return the format that Accelerate was asked for: without a GPU it leaves out what it does for fp16."""
+    """Return the precision that was requested from Accelerate; without a GPU, Accelerate itself ignores fp16."""
     state = getattr(sys.modules.get("accelerate.state"), "AcceleratorState", None)
     asked = getattr(state, "_shared_state", {}).get("_mixed_precision")
     return {"bf16": "bfloat16", "fp16": "float16"}.get(str(asked))
@@ -130,7 +130,7 @@ def _patch_optimizers(torch: Any, seen: _Seen) -> None:
 
 
 def _patch_autocast(torch: Any, seen: _Seen) -> None:
-    """Note what was asked for: where there is no GPU, torch switches autocast for it off."""
+    """Record the requested autocast format: without a GPU, torch disables autocast for CUDA."""
     autocast = torch.amp.autocast_mode.autocast
     make, enter, leave = autocast.__init__, autocast.__enter__, autocast.__exit__
 
@@ -144,7 +144,7 @@ def _patch_autocast(torch: Any, seen: _Seen) -> None:
     def entered(self: Any) -> Any:
         seen.autocast.append(self._asked)
         if seen.depth and seen.module is not None and not seen.note.get("autocast"):
-            seen.note["autocast"] = self._asked  # within its forward pass, as Accelerate does and some models do
+            seen.note["autocast"] = self._asked  # autocast inside the forward pass, as in Accelerate and some models
         return enter(self)
 
     def left(self: Any, *args: Any) -> Any:
@@ -155,7 +155,7 @@ def _patch_autocast(torch: Any, seen: _Seen) -> None:
 
 
 def _patch_compile(torch: Any, seen: _Seen) -> None:
-    """Note that the program compiles, and leave its model as it is: nothing will run often enough to gain."""
+    """Record that the program compiles, but leave the model unchanged: compilation would take longer than it saves."""
 
     def as_it_is(model: Any = None, **kwargs: Any) -> Any:
         seen.compiled = True
@@ -177,7 +177,7 @@ def _at_forward(torch: Any, seen: _Seen, module: Any, inputs: tuple[Any, ...]) -
         seen.note["autocast"] = outside or seen.note.get("autocast")
         if seen.micro_steps == 1 or seen.micro_steps > _MOST_MICRO_STEPS:
             _write(torch, seen, None)
-        seen.convolves = _convolves(torch, module)  # to what is told by a pass alone
+        seen.convolves = _convolves(torch, module)  # one forward pass suffices for a model with convolutions
         if seen.micro_steps > _MOST_MICRO_STEPS:
             _leave()
 
@@ -187,7 +187,7 @@ def _convolves(torch: Any, module: Any) -> bool:
 
 
 def _counted(seen: _Seen, module: Any) -> Kept | None:
-    """Count what the first pass of a network that convolves keeps."""
+    """Return a counter of the tensors saved in the first forward of a model with convolutions; None otherwise."""
     if seen.depth != 1 or module is not seen.module or not seen.convolves or seen.note.get("passed"):
         return None
     kept = Kept(module)
@@ -196,7 +196,7 @@ def _counted(seen: _Seen, module: Any) -> Kept | None:
 
 
 def _note_products(torch: Any, seen: _Seen, module: Any, made: Any) -> None:
-    """Note what layers make in the first pass; with real weights its end is the end, as nothing more is to be told."""
+    """Record the outputs of layers in the first forward. With real weights, exit when this forward ends."""
     if not seen.note or seen.note.get("passed"):
         return
     seen.note.setdefault("products", []).extend(module_tree.products(module, made))
@@ -210,7 +210,7 @@ def _note_products(torch: Any, seen: _Seen, module: Any, made: Any) -> None:
 
 def _at_step(seen: _Seen, args: Any, kwargs: Any) -> None:
     if os.getpid() == seen.owner and seen.module is not None and not seen.looking:
-        computes = any(each is not None for each in (*args[1:], kwargs.get("closure")))  # a pass is still to come
+        computes = any(each is not None for each in (*args[1:], kwargs.get("closure")))  # a closure: a pass follows
         if not seen.steps:
             _write(sys.modules["torch"], seen, None if computes else seen.micro_steps)
         if seen.tally is not None:
@@ -220,7 +220,7 @@ def _at_step(seen: _Seen, args: Any, kwargs: Any) -> None:
 
 
 def _after_step(seen: _Seen) -> None:
-    """Let the first step be, count the second, and leave."""
+    """Let the first step pass, count the second step, and exit."""
     if os.getpid() != seen.owner or seen.module is None or seen.looking or seen.tally is None:
         return
     seen.tally.part = "passes"
@@ -238,7 +238,7 @@ def _after_step(seen: _Seen) -> None:
 
 
 def _held(seen: _Seen, module: Any) -> int:
-    """Return how many elements of a module's weights are trained; 0 in a module inside another's forward."""
+    """Return the number of a module's weight elements that are trained."""
     trained = _trained(seen)
     return sum(weight.numel() for weight in module.parameters() if id(weight) in trained)
 
@@ -248,7 +248,7 @@ def _trained(seen: _Seen) -> set[int]:
 
 
 def _weights(optimizer: Any) -> list[Any]:
-    """Return what an optimizer trains: it may have been given frozen weights, and passes over them."""
+    """Return the parameters that an optimizer trains; frozen parameters in its groups are left out."""
     return [weight for group in optimizer.param_groups for weight in group["params"] if weight.requires_grad]
 
 
@@ -267,7 +267,7 @@ def _model(module: Any, trained: set[int]) -> dict[str, Any]:
 
 
 def _kinds(weights: Iterable[Any]) -> Counter[Any]:
-    """Return elements by their type."""
+    """Return the number of elements per data type."""
     kinds: Counter[Any] = Counter()
     for weight in weights:
         kinds[weight.dtype] += weight.numel()
@@ -279,7 +279,7 @@ def _bytes_each(kinds: Counter[Any]) -> float | None:
 
 
 def _batch(torch: Any, inputs: tuple[Any, ...]) -> dict[str, Any] | None:
-    """Return the first tensor that a module was given, also from within a dictionary or a list."""
+    """Describe the first tensor in a module's inputs, also inside a dictionary or a list; None without a tensor."""
     for each in inputs:
         if isinstance(each, torch.Tensor):
             whole = not each.is_floating_point()
@@ -293,7 +293,7 @@ def _batch(torch: Any, inputs: tuple[Any, ...]) -> dict[str, Any] | None:
 
 
 def _shapes(torch: Any, made: Any) -> list[list[int]]:
-    """Return the shapes of all tensors that a module has made."""
+    """Return the shapes of all tensors in a module's output."""
     if isinstance(made, torch.Tensor):
         return [list(made.shape)]
     within = made.values() if hasattr(made, "values") and hasattr(made, "keys") else made
@@ -337,7 +337,7 @@ def _optimizer(torch: Any, optimizer: Any) -> dict[str, Any]:
 
 
 def _state_bytes(torch: Any, optimizer: Any, dtype: Any) -> float:
-    """Return the bytes that an optimizer stores per weight, measured by a step on a small matrix."""
+    """Return the bytes of optimizer state per weight, measured by a step on a small matrix."""
     weight = torch.nn.Parameter(torch.zeros(_TWIN, _TWIN, dtype=dtype))
     weight.grad = torch.ones_like(weight)
     taken = inspect.signature(type(optimizer).__init__).parameters

@@ -1,7 +1,8 @@
-"""How does a program come to its first step without memory, a GPU or arithmetic? Its weights are on the meta device.
+"""Run a program with its weights on the meta device, without memory, GPU or arithmetic, up to its first step.
 
-A parameter moves there when a module takes it. Where an operation meets a tensor on meta, its other tensors follow, so
-that a pass over real samples has shapes and no values: a loss reads as NaN. Devices that are asked for are not used.
+A parameter moves to meta when a module registers it. If an operation has a tensor on meta, its other tensors move there
+too. A forward on real samples then has shapes but no values: a loss reads as NaN. Requests for other devices are
+ignored.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ _READS: dict[str, Callable[[Any], Any]] = {
 
 
 def begin(torch: Any, *, counted: bool = False) -> Callable[[], None]:
-    """From now on, in this thread, weights have no values and devices but the CPU are not asked for.
+    """Put new weights on the meta device, and ignore requests for devices other than the CPU, in this thread.
 
     Args:
         torch: The module.
-        counted: Whether somebody looks at the operators: attention shall end in the CPU's own, and not in the one that
-            spells it out, which is what meta has.
+        counted: Whether operators are counted. Attention then uses the CPU's fused operator instead of the
+            decomposition into single operators that meta uses.
 
     Returns:
-        What ends it.
+        A function that ends this mode.
     """
     _keep_parameters_away(torch)
     mode: Any = _mode_of()(counted)
@@ -49,11 +50,11 @@ def _keep_parameters_away(torch: Any) -> None:
     def register_parameter(self: Any, name: str, param: Any) -> None:
         original(self, name, param)
         if type(param) is parameter and not hasattr(param, "_stands_in") and param.device.type != "meta":
-            if not hasattr(param, "_on_meta"):  # one that two modules share stays one
+            if not hasattr(param, "_on_meta"):  # a parameter that two modules share stays shared
                 made = torch.empty_like(param, device="meta", requires_grad=False)
                 param._on_meta = parameter(made, requires_grad=param.requires_grad)
                 param._on_meta._stands_in = (
-                    True  # and stays itself where another module takes it: its device reads as CPU
+                    True  # another module that registers this parameter leaves it as it is: its device reads as CPU
                 )
             self._parameters[name] = param._on_meta
 
@@ -65,7 +66,7 @@ def _mode_of() -> Any:
     from torch.overrides import TorchFunctionMode
 
     class Weightless(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
-        """Sees every function of torch that the program calls."""
+        """Intercepts every torch function that the program calls."""
 
         def __init__(self, counted: bool) -> None:
             super().__init__()
@@ -82,9 +83,9 @@ def _called(torch: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     name = getattr(func, "__name__", "")
     first = args[0] if args else None
     if func == torch.Tensor.is_meta.__get__:
-        return False  # whoever asks wants to know whether it can be trained
+        return False  # programs ask in order to know whether a model can be trained
     if func == torch.Tensor.device.__get__ and args[0].device.type == "meta":
-        return torch.device("cpu")  # whoever compares it with that of another tensor finds them together
+        return torch.device("cpu")  # programs compare devices of tensors, which must be equal
     if name in _MOVES and isinstance(first, torch.Tensor):
         return _moved(torch, first, [*args[1:], *kwargs.values()])
     if name in _READS and isinstance(first, torch.Tensor) and first.device.type == "meta":
@@ -99,7 +100,7 @@ def _called(torch: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _flash(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-    """Attend as the CPU does, where it would."""
+    """Compute attention with the CPU's flash operator where the CPU would use it."""
     import torch
 
     attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
@@ -111,7 +112,7 @@ def _flash(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _moved(torch: Any, tensor: Any, asked: list[Any]) -> Any:
-    """Convert as was asked, and stay on the device."""
+    """Convert a tensor to the requested data type, and leave it on its device."""
     kinds = [getattr(each, "dtype", each) for each in asked]
     kind = next((each for each in kinds if isinstance(each, torch.dtype)), tensor.dtype)
     return tensor if kind == tensor.dtype else torch.Tensor.to(tensor, dtype=kind)

@@ -1,4 +1,4 @@
-"""What is a module made of? Its tree as a record: classes, shapes of the weights, and who shares a weight."""
+"""A record of a module tree: classes, shapes of the weights, and which weights are shared."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ _SAID = {
     "top_k": ("num_experts_per_tok", "num_experts_per_token", "experts_per_token", "moe_top_k", "top_k"),
     "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_kv_heads"),
     "head_dim": ("head_dim",),
-    "keys_dim": ("qk_head_dim",),  # of a head, where values have another
+    "keys_dim": ("qk_head_dim",),  # per head, if the values have another dimension
     "values_dim": ("v_head_dim",),
 }
 _HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "nhead")
 
 
 def described(module: Any, trained: Container[int] | None = None) -> dict[str, Any]:
-    """Return a module, on any device, and what is below it.
+    """Describe a module on any device, and its submodules.
 
-    Keys of a part: ``kind`` (its class), ``embedding``, ``heads`` and ``said`` (the keys of `_SAID`, where an attribute
-    or a config says so), ``weights`` (name, shape, a number that only a shared weight has twice),
-    ``frozen`` (names of those whose id is not among the `trained` ones; without these none is) and ``children``
-    (name, part).
+    Keys of a part: ``kind`` (its class), ``embedding`` (whether it is an embedding), ``heads`` and ``said`` (the keys
+    of `_SAID` that an attribute or a config has), ``weights`` (name, shape, a number that is equal for shared weights),
+    ``frozen`` (names of weights whose id is not in `trained`; empty if `trained` is None) and ``children`` (name,
+    part).
     """
     return _part(module, {}, trained)
 
 
 def products(module: Any, made: Any) -> list[dict[str, Any]]:
-    """Return the product of a convolution or linear layer that has made a tensor; nothing of other modules.
+    """Describe the output of a convolution or linear layer in a list; the list is empty for other modules.
 
-    Keys: ``kind`` (its class), ``weights``, ``groups``, ``channels`` and ``outputs`` (elements of the whole batch).
+    Keys: ``kind`` (convolution or linear), ``weights``, ``groups``, ``channels`` and ``outputs`` (elements of the whole
+    batch).
     """
     torch = sys.modules["torch"]
     convolution = isinstance(module, torch.nn.modules.conv._ConvNd)

@@ -1,4 +1,4 @@
-"""Which tensors are in the arguments, or in the result, of a call? Those in its lists, tuples and dictionaries too."""
+"""Search for tensors in the arguments or the result of a call, also in lists, tuples and dictionaries."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""What does a step do? Every operator with the shapes it meets, and every piece of memory that is taken and given back.
+"""Operator counter: every operator of a step with its input shapes, and every allocation and release of memory.
 
-Seen where torch dispatches to a device, so that forward, backward and optimizer come as the kernels they end in, on any
-device, meta too. An operator's *distance* to what it reads is how many bytes were touched since: what lies further back
-than a cache is large has to come from memory again (Mattson et al. 1970, stack distances, here over whole tensors).
+Operators are counted where torch dispatches to a device. Forward, backward and optimizer therefore appear as the
+operators that run, on any device including meta. The *distance* of an operator to an input is the number of bytes that
+were touched since the input was last touched. An input at a distance above the cache size must come from memory again
+(Mattson et al. 1970, stack distances, here for whole tensors).
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from typing import Any
 
 from paceline.inprocess.first_step.nested import tensors_in
 
-_UNTOUCHED = 1 << 62  # distance of what was not touched since counting began
+_UNTOUCHED = 1 << 62  # distance of a storage that was not touched since counting began
 
 
 class Tally:
-    """Counts from `enter` to `leave`; `part` says what is counted now."""
+    """Counts operators between `enter` and `leave`. `part` is the label of the current part of the step."""
 
     def __init__(self) -> None:
         self.part = "passes"
         self._calls: dict[str, dict[str, Any]] = {}
         self._memory: list[int] = []
-        self._numbers: dict[int, int] = {}  # of a storage, by its address; both go with it
+        self._numbers: dict[int, int] = {}  # storage number by address; both end when the storage is freed
         self._sizes: list[int] = []
-        self._held: list[list[Any]] = []  # pieces that were there before, and the part that met them first
+        self._held: list[list[Any]] = []  # storages that existed before counting, and the part that used each first
         self._marks: list[list[int]] = []
         self._touched: dict[int, int] = {}
         self._clock = 0
@@ -33,23 +34,24 @@ class Tally:
         self._mode: Any = None
 
     def enter(self) -> None:
-        """Begin to count, in this thread."""
+        """Start to count, in this thread."""
         self._mode = _mode_of()(self)
         self._mode.__enter__()
 
     def leave(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         self._mode.__exit__(None, None, None)
         self._watches.clear()
 
     def described(self) -> dict[str, Any]:
-        """Return what was counted.
+        """Return the counts.
 
-        ``operators``: dicts of ``op``, ``args``, ``kwargs`` (a tensor is ``{"t": [shape, strides, dtype]}``, what JSON
-        does not know ``{"s": its name}``), ``part``, ``count`` and ``reads`` (bytes by the power of two that their
-        distance does not reach; -1: not touched before). ``sizes``: bytes of each piece of memory. ``held``: those that
-        were there before: number, part that met it first. ``memory``: in order, n + 1 where piece n is taken, -(n + 1)
-        where it is given back. ``calls``: in order, how long `memory` was when an operator had run, its ``index``.
+        ``operators``: dicts of ``op``, ``args``, ``kwargs`` (a tensor is ``{"t": [shape, strides, dtype]}``, a value
+        that JSON does not support ``{"s": its name}``), ``part``, ``count`` and ``reads``. ``reads`` maps a bit length
+        to bytes: a read with key k has a distance below 2^k bytes; -1 means not touched before. ``sizes``: bytes of
+        each storage. ``held``: the storages that existed before, as (number, part that used it first). ``memory``: in
+        order, n + 1 for the allocation of storage n, -(n + 1) for its release. ``calls``: in order, the length of
+        `memory` after an operator, and its ``index``.
         """
         return {
             "operators": list(self._calls.values()),
@@ -60,7 +62,7 @@ class Tally:
         }
 
     def called(self, torch: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
-        """Take note of an operator that has run."""
+        """Count an operator that has run."""
         key = json.dumps([self.part, name, _plain(torch, args), _plain(torch, kwargs)])
         known = self._calls.get(key)
         if known is None:
@@ -87,7 +89,7 @@ class Tally:
         self._touched[number] = self._clock
 
     def _number(self, tensor: Any, new: bool) -> int:
-        """Return the number of a tensor's memory; -1 for what has none of its own."""
+        """Return the number of a tensor's storage; -1 for a tensor without storage."""
         try:
             storage = tensor.untyped_storage()
         except RuntimeError:
@@ -119,7 +121,7 @@ def _mode_of() -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Tallied(TorchDispatchMode):  # type: ignore[misc,unused-ignore]
-        """Sees every operator behind autograd."""
+        """Intercepts every operator below autograd."""
 
         def __init__(self, tally: Tally) -> None:
             super().__init__()
@@ -135,7 +137,7 @@ def _mode_of() -> Any:
 
 
 def _plain(torch: Any, value: Any) -> Any:
-    """Return arguments as JSON has them."""
+    """Convert arguments to JSON values."""
     if isinstance(value, torch.Tensor):
         return {"t": [list(value.shape), list(value.stride()), str(value.dtype).removeprefix("torch.")]}
     if isinstance(value, dict):

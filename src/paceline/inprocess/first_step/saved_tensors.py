@@ -1,8 +1,8 @@
-"""What does a forward pass keep for its backward pass? Asked of autograd itself, tensor by tensor.
+"""Count the tensors that a forward pass saves for its backward pass, with hooks of autograd.
 
-A storage counts once, however many operations keep a view of it; weights and buffers of the module do not. The peak is
-reached where the kept storages up to one, with its gradient and the one that this is made from, are most: in a network
-whose last maps are small that is all that is kept.
+A storage counts once, even if several operations save views of it. Weights and buffers of the module do not count. In
+the backward pass, the memory at an operation is the storages saved up to it, its gradient and the incoming gradient.
+The peak is the maximum over all operations; for a network whose last feature maps are small, it is all saved storages.
 """
 
 from __future__ import annotations
@@ -10,31 +10,31 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-_IN_HAND = 2  # gradients of a map while its operation runs backwards
+_IN_HAND = 2  # gradients in memory while an operation runs backward
 
 
 class Kept:
-    """Hooks of autograd that count; between `begin` and `end`."""
+    """Autograd hooks that count saved tensors between `begin` and `end`."""
 
     def __init__(self, module: Any) -> None:
         torch = sys.modules["torch"]
         self._known = [*module.parameters(), *module.buffers()]
         self._own = {_storage(each)._cdata for each in self._known}
-        self._held: dict[int, Any] = {}  # storages, which stay: another one would get the same number
-        self._order: list[tuple[int, int, bool]] = []  # elements, bytes, whether they are numbers with a point
+        self._held: dict[int, Any] = {}  # storages by address; kept alive, so that no new storage gets the same address
+        self._order: list[tuple[int, int, bool]] = []  # elements, bytes, whether the type is a floating-point type
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._keep, lambda tensor: tensor)
         self._torch = torch
 
     def begin(self) -> None:
-        """Count from now on."""
+        """Start to count."""
         self._hooks.__enter__()
 
     def end(self) -> None:
-        """Leave autograd as it was."""
+        """Stop counting and restore autograd."""
         self._hooks.__exit__(None, None, None)
 
     def described(self) -> dict[str, int]:
-        """Return ``elements`` in the format of the pass at its peak, and ``other_bytes`` of indices and masks."""
+        """Return ``elements`` of floating-point tensors at the peak, and ``other_bytes`` of indices and masks."""
         so_far = other = most = 0
         for elements, size, has_point in self._order:
             if not has_point:

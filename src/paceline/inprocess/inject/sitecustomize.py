@@ -1,8 +1,8 @@
-"""Runs at the start of every Python process below ``paceline run``, because its folder leads PYTHONPATH.
+"""Startup code of every Python process below ``paceline run``; its folder is first on PYTHONPATH.
 
-It waits for torch through ``paceline.inprocess.recorder.start`` (below ``paceline plan`` through
-``paceline.inprocess.first_step.capture``), then runs the ``sitecustomize`` that would have run without it. Nothing here
-may raise, and nothing may cost time in a process without torch.
+It starts ``paceline.inprocess.recorder.start`` (below ``paceline plan``: ``paceline.inprocess.first_step.capture``),
+which waits for torch. Then it runs the ``sitecustomize`` module that it hides. It must not raise, and it must not cost
+time in a process without torch.
 """
 
 import os
@@ -30,7 +30,7 @@ def _watch() -> None:
 
 
 def _make_importable(package: str) -> None:
-    """Let ``import paceline`` find this very package, without a change to sys.path."""
+    """Make ``import paceline`` load this package, without a change to sys.path."""
     import importlib.util
 
     if "paceline" in sys.modules:
@@ -46,7 +46,7 @@ def _make_importable(package: str) -> None:
 
 
 def _give_way() -> None:
-    """Take this folder from sys.path and run the sitecustomize behind it in our place, or say that there is none."""
+    """Remove this folder from sys.path and run the hidden sitecustomize; raise ModuleNotFoundError if there is none."""
     from importlib.machinery import PathFinder
     from importlib.util import module_from_spec
 

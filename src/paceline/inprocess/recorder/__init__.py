@@ -1,5 +1,5 @@
-"""The probe: what runs inside the watched program. Standard library and torch only, and never in its way.
+"""The recorder inside the watched program. It uses only the standard library and torch.
 
-The training thread only notes moments (`probe_state.put`, a deque); everything else happens in one background
-thread (`recorder`), which turns moments into step rows (`steps.state_machine`, pure), samples stacks and writes.
+The training thread only adds events to a deque (`probe_state.put`). All other work happens in one background thread
+(`recorder`), which converts events into step rows (`steps.state_machine`, a pure function), samples stacks and writes.
 """

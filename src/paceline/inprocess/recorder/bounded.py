@@ -1,7 +1,7 @@
-"""Writes with a time-out: where the record's folder hangs (a network drive that is gone), the program must not.
+"""Writes with a timeout: if the record's folder hangs (a lost network drive), the program must not hang.
 
-A write to such a folder cannot be interrupted, so it runs in a thread of its own, which is left behind if it does not
-return. Hooks around forks and at exit write in this way only.
+A write to such a folder cannot be interrupted, so it runs in a separate thread, which is abandoned if it does not
+return. Hooks around forks and at exit write only in this way.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ PATIENCE_S = 2.0
 
 
 def run_bounded(action: Callable[[], None], timeout_s: float = PATIENCE_S) -> bool:
-    """Run an action in a thread of its own; return whether it returned in time.
+    """Run an action in a separate thread and return whether it returned in time.
 
     Raises:
-        Exception: What the action raised.
+        Exception: The exception of the action.
     """
     over = _thread.allocate_lock()
     over.acquire()

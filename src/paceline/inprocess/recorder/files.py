@@ -1,4 +1,4 @@
-"""How does the probe write? Records appended in one call, files replaced by rename. Never partly, never locked."""
+"""File writes of the recorder: records are appended in one call, files are replaced by rename; no locks."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 
 class Appender:
-    """An append-only file with one writer; opened at the first write."""
+    """An append-only file with one writer, opened at the first write."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._descriptor: int | None = None
 
     def write(self, data: bytes) -> None:
-        """Append whole records. Raises OSError when the disk is full or read-only."""
+        """Append complete records. Raises OSError if the disk is full or read-only."""
         if self._descriptor is None:
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             self._descriptor = os.open(self._path, flags, 0o644)
@@ -25,18 +25,18 @@ class Appender:
             view = view[os.write(self._descriptor, view) :]
 
     def write_json(self, record: dict[str, Any]) -> None:
-        """Append one JSON line."""
+        """Append a record as one JSON line."""
         self.write(to_json(record) + b"\n")
 
     def close(self) -> None:
-        """Close the file, if it was opened."""
+        """Close the file if it is open."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
 
 def replace_json(path: str, record: dict[str, Any]) -> None:
-    """Write a JSON file so that a reader sees the old one or the new one, never a part."""
+    """Write a JSON file atomically: readers see the old file or the new file."""
     temporary = f"{path}.{os.getpid()}.tmp"
     with open(temporary, "wb") as file:
         file.write(to_json(record))
@@ -44,7 +44,7 @@ def replace_json(path: str, record: dict[str, Any]) -> None:
 
 
 def make_json(path: str, record: dict[str, Any]) -> bool:
-    """Write a new JSON file, whole from the first moment on; return whether there was none of this name."""
+    """Create a JSON file atomically; return False if a file with this name exists."""
     temporary = f"{path}.{os.getpid()}.{os.urandom(4).hex()}.tmp"
     with open(temporary, "wb") as file:
         file.write(to_json(record))
@@ -52,7 +52,7 @@ def make_json(path: str, record: dict[str, Any]) -> bool:
         os.link(temporary, path)
     except FileExistsError:
         return False
-    except OSError:  # a file system without links
+    except OSError:  # a file system without hard links
         if os.path.exists(path):
             return False
         os.replace(temporary, path)
@@ -64,18 +64,18 @@ def make_json(path: str, record: dict[str, Any]) -> bool:
 
 
 def another(name: str) -> str:
-    """Return another name for ``<host>-<pid>``: two containers may share both. The process id stays its end."""
+    """Return another name for ``<host>-<pid>``, which two containers may share. It still ends with the process id."""
     head, _, pid = name.rpartition("-")
     return f"{head}.{os.urandom(4).hex()}-{pid}"
 
 
 def to_json(record: dict[str, Any]) -> bytes:
-    """Encode as compact JSON; NaN and infinities become null, unknown objects their text."""
+    """Encode as compact JSON. NaN and infinities become null, objects of unknown type become text."""
     try:
         text = json.dumps(record, separators=(",", ":"), default=str, ensure_ascii=False, allow_nan=False)
     except ValueError:
         text = json.dumps(_finite(record), separators=(",", ":"), default=str, ensure_ascii=False)
-    return text.encode("utf-8", "replace")  # names of files may hold bytes that are no text
+    return text.encode("utf-8", "replace")  # file names may contain bytes that are not valid text
 
 
 def _finite(value: Any) -> Any:

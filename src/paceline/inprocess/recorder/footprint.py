@@ -1,6 +1,6 @@
-"""What watching costs the program: memory that the recorder holds, CUDA events, and delays of forks. With hard caps.
+"""The cost of recording: memory of the recorder, CUDA events and fork delays, with upper limits.
 
-Memory is estimated from counts, because the allocator does not tell whose bytes are whose.
+Memory is estimated from counts, because the allocator does not attribute memory to its users.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 MOST_BYTES = 256 << 20
-MOST_FORK_DELAY_S = 10.0  # of all forks together
-_MOMENT_BYTES = 200  # a tuple with its numbers
+MOST_FORK_DELAY_S = 10.0  # total over all forks
+_MOMENT_BYTES = 200  # a tuple and its numbers
 _EVENT_BYTES = 1000  # a CUDA event in Python and in the driver
 
 
 class Footprint:
-    """Counts what watching holds and delays."""
+    """Counts the memory and events that the recorder uses and the fork delays that it causes."""
 
     def __init__(self) -> None:
         self.forks = 0
@@ -26,16 +26,17 @@ class Footprint:
         self.most_held_bytes = 0
 
     def delayed_fork(self, seconds: float) -> None:
-        """Count a fork that waited for us."""
+        """Count a fork that waited for the recorder."""
         self.forks += 1
         self.fork_delay_s += seconds
         self.longest_fork_delay_s = max(self.longest_fork_delay_s, seconds)
 
     def holds(self, moments: int, events: int, other_bytes: int) -> None:
-        """Take what the recorder holds now: moments and CUDA events that are not worked off, and bytes to be written.
+        """Record the current use: unprocessed program events and CUDA events, and bytes to write.
 
         Raises:
-            MemoryError: A cap is exceeded, so that watching has to stop.
+            MemoryError: The memory limit is exceeded, so recording must stop.
+            TimeoutError: The limit of fork delays is exceeded, so recording must stop.
         """
         self.moments, self.events = moments, events
         self.held_bytes = moments * _MOMENT_BYTES + events * _EVENT_BYTES + other_bytes
@@ -46,5 +47,5 @@ class Footprint:
             raise TimeoutError(f"watching delayed {self.forks} forks by {self.fork_delay_s:.1f} s")
 
     def as_json(self) -> dict[str, Any]:
-        """Return the gauge as it stands."""
+        """Return the counts."""
         return vars(self).copy()

@@ -1,7 +1,7 @@
-"""Python 3.12 and later warn if a process with several threads forks. The recorder's thread alone is no reason to.
+"""Suppress the warning of Python 3.12 and later about forks in a multi-threaded process if only the recorder causes it.
 
-The recorder's thread ends before a fork. But Python counts the threads of the process after the fork: the thread that
-is about to leave, or its successor, would bring a warning that the program does not bring by itself.
+The recorder's thread ends before a fork. But Python counts the threads of the process after the fork: the ending thread
+or its successor would cause a warning that the program alone does not cause.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _TASKS = "/proc/self/task"
 
 
 def before_fork(recorder: int) -> None:
-    """Hide the warning of the fork that comes if no thread but the recorder's and this one is there; else show it.
+    """Suppress the warning of the next fork if the process has only this thread and the recorder's; else allow it.
 
-    The filter stays until the next fork decides anew. It is put in place without `warnings.filterwarnings`, which
-    would make all warnings that were shown once appear again.
+    The filter stays until the next fork. It is inserted without `warnings.filterwarnings`, which would make all
+    warnings that were already shown appear again.
 
     Args:
-        recorder: Number by which the kernel knows the recorder's thread; 0: there is none.
+        recorder: The kernel's id of the recorder's thread; 0 if there is none.
     """
     if tuple(sys.version_info[:2]) < _SINCE:
         return
@@ -35,7 +35,7 @@ def before_fork(recorder: int) -> None:
 
 
 def _threads_without(recorder: int) -> int | None:
-    """Return how many threads the process has without the recorder's; None where they cannot be listed."""
+    """Return the number of threads without the recorder's, or None if they cannot be listed."""
     try:
         return len(set(os.listdir(_TASKS)) - {str(recorder)})
     except OSError:

@@ -1,4 +1,4 @@
-"""Where in the program are we? The calling stack, as cheap to keep as it can be."""
+"""The calling stack in a form that costs little to store."""
 
 from __future__ import annotations
 

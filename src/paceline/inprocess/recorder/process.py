@@ -1,4 +1,4 @@
-"""What does the kernel say about this process and its threads? Small readers of /proc; None where it says nothing."""
+"""Readers of /proc for this process and its threads. A value that the kernel does not report is None."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 _NO_FILE = ("RssAnon:", "RssShmem:")
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-_MOST_OPENED = 8  # times that the file of a thread is opened
+_MOST_OPENED = 8  # limit of how often a thread's file is opened
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def thread_times_s(thread_id: int) -> tuple[float, float] | None:
-    """Return the seconds a thread spent on a CPU and ready but without one (``schedstat``)."""
+    """Return the seconds that a thread spent on a CPU, and ready without a CPU (``schedstat``)."""
     text = _read(f"/proc/self/task/{thread_id}/schedstat")
     if not text:
         return None
@@ -22,15 +22,15 @@ def thread_times_s(thread_id: int) -> tuple[float, float] | None:
 
 
 class ThreadState:
-    """Whether a thread of this process runs, looked up without giving the interpreter's lock away meanwhile.
+    """Detects whether a thread of this process runs, without releasing the GIL during the check.
 
-    A thread that computes without the lock runs while another thread holds it; one that executes Python code waits. The
-    file of the thread stays open: whoever opens a file gives the lock away, and then sees the thread where it gave
-    the lock back.
+    A thread that computes without the GIL runs while another thread holds it; a thread that executes Python code waits.
+    The thread's file stays open, because opening it releases the GIL: the thread would then be seen where it released
+    the GIL.
     """
 
     def __init__(self) -> None:
-        import ctypes  # not for processes that do not train
+        import ctypes  # imported only in processes that train
 
         self._buffer = ctypes.create_string_buffer(512)
         self._file: int | None = None
@@ -42,7 +42,7 @@ class ThreadState:
             self._read.restype = ctypes.c_ssize_t
 
     def open(self, thread_id: int) -> None:
-        """Open the file of a thread, unless it is open."""
+        """Open the file of a thread unless it is open."""
         if self._read is None or self._file is not None or self._opened >= _MOST_OPENED:
             return
         self._opened += 1
@@ -52,13 +52,13 @@ class ThreadState:
             self._file = None
 
     def runs(self) -> bool | None:
-        """Return whether the thread runs now, or is ready to; None where the kernel does not say."""
+        """Return whether the thread runs or is ready to run; None if the kernel does not report it."""
         if self._file is None:
             return None
         count = self._read(self._file, self._buffer, len(self._buffer) - 1, 0)
         state = self._buffer.raw[: max(0, count)].rpartition(b")")[2].split()
         if not state or len(state[0]) != 1:
-            self._file = None  # the program has closed it, or uses its number for another file
+            self._file = None  # the program closed the file, or reuses its descriptor number
             return None
         return state[0] == b"R"
 
@@ -72,13 +72,13 @@ def thread_ids() -> list[int]:
 
 
 def resident_bytes() -> float | None:
-    """Return the resident memory of this process."""
+    """Return the resident memory of this process in bytes."""
     text = _read("/proc/self/statm")
     return float(text.split()[1]) * _PAGE if text else None
 
 
 def peak_resident_bytes() -> float | None:
-    """Return the largest resident memory that this process has had (``VmHWM``)."""
+    """Return the largest resident memory of this process so far in bytes (``VmHWM``)."""
     for line in _read("/proc/self/status").splitlines():
         if line.startswith("VmHWM:"):
             return float(line.split()[1]) * 1024
@@ -86,16 +86,16 @@ def peak_resident_bytes() -> float | None:
 
 
 def unshared_bytes() -> float | None:
-    """Return the anonymous and shared memory of this process: resident memory without the pages of files.
+    """Return the anonymous and shared memory of this process in bytes: resident memory without pages of files.
 
-    Pages of a memory-mapped file are read again when they are needed, so they are no growth of the process.
+    The kernel can reread pages of memory-mapped files when needed, so they do not count as growth of the process.
     """
     lines = [line.split() for line in _read("/proc/self/status").splitlines() if line.startswith(_NO_FILE)]
     return 1024.0 * sum(int(line[1]) for line in lines) if len(lines) == len(_NO_FILE) else None
 
 
 def input_counters(thread_id: int | None = None) -> dict[str, float | None]:
-    """Return what this process, or one thread of it, has read: calls, bytes asked for and bytes from storage."""
+    """Return what this process or one of its threads has read: calls, requested bytes and bytes from storage."""
     path = "/proc/self/io" if thread_id is None else f"/proc/self/task/{thread_id}/io"
     lines = _read(path).splitlines()
     found = dict(line.split(": ") for line in lines if ": " in line)
@@ -104,7 +104,7 @@ def input_counters(thread_id: int | None = None) -> dict[str, float | None]:
 
 
 def started_unix_s() -> float | None:
-    """Return when this process was started, in seconds since 1970."""
+    """Return the start time of this process in seconds since 1970."""
     stat = _read("/proc/self/stat")
     uptime = _read("/proc/uptime")
     if not stat or not uptime:

@@ -1,8 +1,8 @@
-"""Who turns moments into a record? One background thread per training process.
+"""The recorder: one background thread per training process that converts the program's events into record files.
 
-Every 20 ms it takes a stack sample; every 100 ms it drains the moments into the automaton; twice a second it appends
-the finished rows; once a second it appends a tick; now and then it replaces the summary. The thread is a bare
-``_thread``, so ``threading.enumerate()`` stays the program's own, and it is stopped around every fork.
+The thread takes a stack sample every 20 ms and passes new events to the step state machine every 100 ms. It appends
+finished rows twice a second and a tick about once a second, and replaces the summary at growing intervals. The thread
+is started with ``_thread``, so it does not appear in ``threading.enumerate()``. It is stopped around every fork.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from paceline.inprocess.recorder.steps.trained_models import TrainedModels
 from paceline.record import layout
 
 _PERIOD_S = 0.02
-_LOOKS = 5  # at the program between two rounds of work: many moments at once cost less than few
-_MOMENTS = 20_000  # noted, at which it is time to work in any case
-_YIELD_EVERY = 64  # moments: some 200 µs of work
+_LOOKS = 5  # stack samples per round of work: many events at once cost less than few
+_MOMENTS = 20_000  # number of events that triggers work in any case
+_YIELD_EVERY = 64  # events: about 200 µs of work
 _FLUSH_S = 0.4
-_WINDOW_AFTER = 10  # steps after which the profiler window is offered
-_ROWS_TOLD = 3  # steps on a device after which it is known how many optimizers they have
-_USED_BY = 50  # steps after which a device that has not been used will not be
+_WINDOW_AFTER = 10  # steps before the profiler window is offered
+_ROWS_TOLD = 3  # steps on a device after which the number of optimizer steps per step is known
+_USED_BY = 50  # if a device is not used within this number of steps, it is assumed to stay unused
 _WITH_STACK = frozenset((g.FORWARD, g.BACKWARD, g.SAVE))
 _NAN = float("nan")
-_TICKS_S = ((8.0, 0.25), (120.0, 1.0), (float("inf"), 5.0))  # until so long after the start: this interval
+_TICKS_S = ((8.0, 0.25), (120.0, 1.0), (float("inf"), 5.0))  # (seconds since the start, tick interval up to that time)
 
 
 def tick_interval_s(elapsed_s: float) -> float:
-    """Return the time between two ticks: short programs need readings too, long ones shall stay small on disk."""
+    """Return the interval between two ticks: short at first for short programs, longer later to limit the file size."""
     return next(interval for until, interval in _TICKS_S if elapsed_s < until)
 
 
 class Scribe:
-    """The record of this process, while it is being written."""
+    """The recorder of this process."""
 
     def __init__(
         self, folder: str, describe: Callable[[], dict[str, Any]], device: Any, window: OperatorWindow | Capture | None
@@ -71,7 +71,7 @@ class Scribe:
         self._models = TrainedModels(self.note, optimizers.described)
         self._open_files()
         self._packed: list[bytes] = []
-        self._looks: list[tuple[int, Frames, bool | None]] = []  # when, where the program was, and whether it ran
+        self._looks: list[tuple[int, Frames, bool | None]] = []  # time, stack of the training thread, whether it ran
         self._pending_notes: list[dict[str, Any]] = []
         self.step = 0
         self._described: dict[str, Any] = {}
@@ -81,14 +81,14 @@ class Scribe:
         self._wake, self._ended = _thread.allocate_lock(), _thread.allocate_lock()
         self._running = False
         self.footprint = Footprint()
-        self.ended = False  # all has been written
-        self.abandoned = False  # the folder hangs: nothing is written any more
-        self._thread = self.native_id = 0  # that writes: Python's number, and the kernel's (kept once it has ended)
+        self.ended = False  # everything is written
+        self.abandoned = False  # the folder hangs: writing has stopped
+        self._thread = self.native_id = 0  # the recorder's thread: Python's id and the kernel's id (kept after its end)
         self._state = process.ThreadState()
-        self._thread_id = 0  # that trains, as the kernel numbers it
-        self._walls: deque[int] = deque(maxlen=_WINDOW_AFTER)  # ns, of the last steps
+        self._thread_id = 0  # kernel id of the training thread
+        self._walls: deque[int] = deque(maxlen=_WINDOW_AFTER)  # duration of the last steps in ns
         self._profile_file = os.path.join(os.path.dirname(os.path.dirname(folder)), layout.PROFILE_FILE)
-        self._asked_ns = 0  # when the profile file was touched, as far as that has been heeded
+        self._asked_ns = 0  # time of the last processed profile request (mtime of the file)
         self._timing = device.timing(self._write, window.end if window else _nothing)  # None on a CPU
         if self._timing is not None:
             self.sampler.syncs = SyncLines(kind_of, label)
@@ -98,7 +98,7 @@ class Scribe:
     # -- the thread ---------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the recorder's thread."""
         if self._running or self.abandoned:
             return
         self._running = True
@@ -109,7 +109,7 @@ class Scribe:
         _thread.start_new_thread(self._loop, (self._wake, self._ended))
 
     def stop(self, timeout_s: float = PATIENCE_S) -> None:
-        """Ask the thread to end and wait for it; if it does not end in time, the record is abandoned."""
+        """Request the end of the thread and wait for it. After the timeout, recording is abandoned."""
         if not self._running:
             return
         self._running = False
@@ -122,12 +122,12 @@ class Scribe:
         hooks.fault(TimeoutError(f"a write to the record took longer than {waited_s:g} s"), "recorder", in_folder=False)
 
     def write_bounded(self, action: Callable[[], None], timeout_s: float = PATIENCE_S) -> None:
-        """Do something that writes, from another thread than the recorder's; abandon the record if it hangs."""
+        """Run an action that writes, outside the recorder's thread, with a timeout; abandon recording if it hangs."""
         if not self.abandoned and not run_bounded(action, timeout_s):
             self._abandon(timeout_s)
 
     def tell_fault(self, reason: str) -> None:
-        """Write why watching stopped."""
+        """Write the reason why recording stopped."""
         self.note("fault", reason=reason)
         if _thread.get_ident() == self._thread:
             self.flush()
@@ -146,7 +146,7 @@ class Scribe:
             ended.release()
 
     def turn(self) -> None:
-        """Look where the program is; every few turns, do what else is due."""
+        """Take a stack sample. After some samples, do the other work that is due."""
         if self._window is not None:
             self._window.check()
         if self._thread_id:
@@ -158,11 +158,11 @@ class Scribe:
             self.work()
 
     def work(self) -> None:
-        """Count what was seen since the last time, and write what is due."""
+        """Process the new events and samples, and write the files that are due."""
         looks, self._looks = self._looks, []
         for looked_ns, frames, runs in looks:
             self.drain(looked_ns)
-            if self.step or self.automaton.slot == "startup":  # the first step imports and builds what no other does
+            if self.step or self.automaton.slot == "startup":  # startup code of the first step is not representative
                 self.sampler.count(frames, self.automaton.slot, runs)
         self.drain(time.perf_counter_ns())
         now = time.monotonic()
@@ -185,10 +185,10 @@ class Scribe:
             self._next_summary = now + self._summary_s
             self._summary_s = min(10.0, self._summary_s * 1.3)
 
-    # -- moments ------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------
 
     def drain(self, until_ns: float = float("inf")) -> None:
-        """Feed the moments that were noted until some time to the automaton; let the program go on in between."""
+        """Pass the events up to a time to the state machine. Release the GIL regularly meanwhile."""
         moments, fed = gate.moments, 0
         if len(moments) == moments.maxlen:
             raise MemoryError("the record could not be written for too long")
@@ -226,17 +226,17 @@ class Scribe:
         self._packed.append(pack_step(*written))
 
     def _consider_window(self) -> None:
-        """Offer the profiler window once steps have settled. Not between moments: ends and rows are counted apart."""
+        """Offer the profiler window once step times are stable. Called only after all events are processed."""
         if self._window is None or self._window.taken or self.step < _WINDOW_AFTER or not self._walls:
             return
         timing = self._timing
         if timing is not None and timing.rows < _ROWS_TOLD and self.step < _USED_BY:
-            return  # whether the device is used, and how many optimizers make a step, is not known yet
+            return  # it is not yet known whether the device is used, and how many optimizer steps a step has
         parts = 1 if timing is None else timing.ends_per_row
         self._window.offer(sorted(self._walls)[len(self._walls) // 2] / 1e9, parts)
 
     def _heed(self) -> None:
-        """Take another profiler window if one has been asked for (``paceline profile``)."""
+        """Start another profiler window if one was requested with ``paceline profile``."""
         if self._window is None:
             return
         try:
@@ -247,7 +247,7 @@ class Scribe:
             self._asked_ns = asked_ns
 
     def _note_window(self) -> None:
-        """Write what the profiler window showed, once it has ended."""
+        """Write the result of the profiler window, once it has ended."""
         found = self._window.take() if self._window is not None else None
         if found is not None and self._window is not None:
             self.note(self._window.kind, **found)
@@ -255,11 +255,11 @@ class Scribe:
     # -- writing ------------------------------------------------------------------------------------
 
     def note(self, kind: str, **details: Any) -> None:
-        """Write a rare event at the next flush."""
+        """Write a note about a rare event at the next flush."""
         self._pending_notes.append({"kind": kind, "time_ns": time.monotonic_ns(), **details})
 
     def flush(self) -> None:
-        """Append all finished rows and notes."""
+        """Append all finished rows and notes to the files."""
         for meter in list(fetch.meters.values()):
             meter.settle()
         if self.automaton.first_ns is None and not self._pending_notes:
@@ -287,7 +287,7 @@ class Scribe:
         self._thread_id = described["thread_id"]
 
     def _make_folder(self, described: dict[str, Any]) -> None:
-        """Begin the record, in a folder that no other process writes to."""
+        """Create the record in a folder to which no other process writes."""
         os.makedirs(self._folder, exist_ok=True)
         while not make_json(os.path.join(self._folder, layout.META_FILE), described):
             self._folder = another(self._folder)
@@ -319,7 +319,7 @@ class Scribe:
         self._ticks.write(layout.TICK.pack(*row))
 
     def write_summary(self) -> None:
-        """Replace the summary of what was counted."""
+        """Replace the summary file."""
         if not self._described:
             return
         automaton = self.automaton
@@ -341,7 +341,7 @@ class Scribe:
         replace_json(os.path.join(self._folder, layout.SUMMARY_FILE), summary)
 
     def end(self, **details: Any) -> None:
-        """Write all that is left. Called once, at the program's end, with the thread stopped."""
+        """Write all remaining data. Called once, at the program's end, after the thread has stopped."""
         self.ended = True
         self.work()
         self.drain()
@@ -357,7 +357,7 @@ class Scribe:
 
 
 def _learn(sampler: Sampler, automaton: Automaton, moment: g.Moment) -> None:
-    """Take the stack that a moment brings, if it brings one."""
+    """Process the stack of an event, if it has one."""
     if moment[1] == g.FORWARD and moment[2][-1]:
         sampler.slices.learn("input", moment[2][-1])
         if sampler.slices.feeds_itself(moment[2][-1]):
@@ -369,7 +369,7 @@ def _learn(sampler: Sampler, automaton: Automaton, moment: g.Moment) -> None:
 
 
 def _exchanged() -> dict[str, Any]:
-    """Return what ranks exchange, with the times that DDP measured."""
+    """Return the data exchanged between ranks, with the times that DDP measured."""
     calls = {"calls": dict(timed_functions.calls), "sharded": forward.any_sharded()}
     return {"exchange_times": gradient_exchange.as_json(), "exchanges": calls}
 
@@ -383,7 +383,7 @@ def _or_nan(value: float | None) -> float:
 
 
 def _use(automaton: Automaton, number: int) -> dict[str, Any]:
-    """Return how a loader was used, with the counters of its in-process meter if it has one."""
+    """Return the use of a loader, with the counters of its in-process meter if it has one."""
     use = automaton.loaders.get(number)
     meter = fetch.meters.get(number)
     found: dict[str, Any] = {"meter": meter.as_json() if meter else None}

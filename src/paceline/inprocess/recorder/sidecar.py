@@ -1,7 +1,8 @@
-"""Who takes the gauges of a host where no `paceline run` was started? A sidecar, begun by the first rank there.
+"""Start a sidecar for the gauges of a host without `paceline run`; the first rank on the host does this.
 
-Under `srun` or `ssh` ranks run on hosts that only share the run folder. The sidecar ends with the rank that began it;
-of several on a host one samples and the others stand by. It is no child of the program's: a shell starts it and goes.
+Under `srun` or `ssh`, ranks run on hosts that only share the run folder. The sidecar ends with the rank that started
+it. If a host has several, one samples and the others wait. A shell starts the sidecar and exits, so that it is not a
+child of the program.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ _START = 'nohup "$@" >/dev/null 2>&1 </dev/null &'
 
 
 def start_if_alone(run_dir: str, host: str) -> bool:
-    """Start the gauges of this host unless a `paceline run` here takes them. Returns whether it did."""
+    """Start the gauges of this host unless a `paceline run` on this host samples them; return whether it did."""
     if glob.glob(os.path.join(glob.escape(run_dir), f"launch-{glob.escape(host)}-*.json")):
         return False
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -1,8 +1,8 @@
-"""How can torch's function be timed so that no traceback, warning or compiler tells? By weaving, not wrapping.
+"""Source instrumentation: add hooks to a torch function without a wrapper.
 
-A wrapper is one frame more: it shows in every traceback through a model, moves the line that a warning points at, and
-``torch.compile`` sees a function that it does not know. The woven function is torch's own source with a beginning put
-before it and an end after it, compiled under its own name and file, each line where it was.
+A wrapper adds a frame: it appears in every traceback through a model and shifts the line to which a warning refers, and
+``torch.compile`` does not know its code. The instrumented function is torch's own source with a hook before and after
+it. It is compiled under its own name and file, and each line keeps its number.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _paceline_weave(_paceline_gate, _paceline_compiling, _paceline_begin, _pacel
 
 
 class NoSourceError(Exception):
-    """The function has no source to weave into, or not the shape that was expected."""
+    """The function has no source, or its source does not have the expected form."""
 
 
 def woven(
@@ -45,15 +45,15 @@ def woven(
     end: Callable[[Any, Any], None],
     compiling: Callable[[], bool],
 ) -> Callable[..., Any]:
-    """Return a function that runs as `original` does, between `begin` and `end`; inside another mark, just so.
+    """Return a function like `original` with calls of `begin` before and `end` after it, except in nested hooked calls.
 
     Args:
-        original: A plain function without a closure, whose every path returns or raises.
-        told: Names of its parameters that `begin` gets, in this order.
-        begin: Returns what `end` shall get, or None to leave this call alone.
-        end: Called however the function ends, with what `begin` returned and the result; if it raised, with the former
-            twice. Neither may raise.
-        compiling: Says whether a compiler reads along, which then reads the original.
+        original: A plain function without a closure, in which every path returns or raises.
+        told: The names of the parameters that are passed to `begin`, in this order.
+        begin: Returns a value for `end`, or None to skip the call of `end`. It must not raise.
+        end: Called when the function ends, with the value of `begin` and the result; if the function raised, with the
+            value of `begin` twice. It must not raise.
+        compiling: Returns whether a compiler traces the call. If so, the unchanged body runs.
 
     Raises:
         NoSourceError: There is no source, or it has other parameters.
@@ -73,7 +73,7 @@ def woven(
 
 
 def _definition(original: Callable[..., Any], told: Sequence[str]) -> Any:
-    """Return the function's definition as it stands in its file, lines and columns included."""
+    """Return the syntax tree of a function's definition, with the original line and column numbers."""
     try:
         source = inspect.getsource(original)
     except (OSError, TypeError) as error:
@@ -90,18 +90,18 @@ def _definition(original: Callable[..., Any], told: Sequence[str]) -> Any:
 
 
 def _fill(pattern: Any, function: ast.FunctionDef, told: Sequence[str]) -> None:
-    """Put a definition's name, arguments and (twice) its body into the pattern."""
+    """Insert a definition's name, arguments and (twice) its body into the pattern."""
     beginning = pattern.body[0].orelse[0].value
     beginning.args = [ast.Name(name, ast.Load()) for name in told]
     for node in ast.walk(pattern):
-        ast.copy_location(node, function)  # what is ours has no line of its own
+        ast.copy_location(node, function)  # the added nodes get the function's own line number
     pattern.name, pattern.args = function.name, function.args
     pattern.body[1].body = list(function.body)
     pattern.body[3].body = [_Returns().visit(copy.deepcopy(statement)) for statement in function.body]
 
 
 class _Returns(ast.NodeTransformer):
-    """Keeps what a function returns under a name of ours as well."""
+    """Changes each return statement so that it also stores the returned value in a variable."""
 
     def visit_Return(self, node: ast.Return) -> ast.AST:
         value = node.value or ast.copy_location(ast.Constant(None), node)
@@ -109,7 +109,7 @@ class _Returns(ast.NodeTransformer):
         return ast.copy_location(ast.Return(ast.copy_location(kept, value)), node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        return node  # what it returns is not ours to keep
+        return node  # return statements of inner functions stay unchanged
 
     visit_Lambda = visit_AsyncFunctionDef = visit_ClassDef = visit_FunctionDef  # type: ignore[assignment]
 

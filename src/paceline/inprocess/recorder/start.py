@@ -1,10 +1,10 @@
-"""How does watching begin in a process? From ``sitecustomize`` to the first moment, and to the last.
+"""The start and the end of recording in a process, from ``sitecustomize`` to the last write.
 
-interpreter starts ──> begin(): wait for torch
-torch imported     ──> patches (a few ms)
-first moment       ──> scribe: this process trains, so it gets a folder and a thread
-fetch in a worker  ──> ticker instead
-exit               ──> what is left is written, with the reason
+interpreter starts  ──> begin(): wait for torch
+torch is imported   ──> install the patches (a few ms)
+first event         ──> start the recorder: this process trains, so it gets a folder and a thread
+fetch in a worker   ──> start the worker's recorder instead
+exit                ──> write the remaining data and the reason of the exit
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from paceline.inprocess.recorder.probe_state import gate
 from paceline.record import layout
 
 _PATIENCE_AT_EXIT_S = 5.0
-_LAST = -100  # of what multiprocessing calls at the end of a process
+_LAST = -100  # exit priority: after all other finalizers of multiprocessing
 _state: dict[str, Any] = {"generation": 0}
 
 
 def begin(run_dir: str) -> None:
-    """Wait for torch to be imported in this process."""
+    """Install the patches when torch is imported in this process."""
     hooks.tell_once(os.path.join(run_dir, layout.WARNED_FILE))
     _state.update(run_dir=run_dir, host=platform.node() or "localhost", started_unix_s=process.started_unix_s())
     actions: dict[str, Any] = {"torch": _patch_torch}
@@ -76,7 +76,7 @@ def _patch_torch(torch: Any) -> None:
 
 
 def _make_window(torch: Any) -> None:
-    """Have chosen steps captured, or some steps looked at, or none."""
+    """Create the capture of selected steps, or the profiler window, or neither."""
     from paceline.inprocess.recorder.profiler import capture, window
 
     steps = capture.steps_of(os.environ.get("PACELINE_CAPTURE", ""))
@@ -88,7 +88,7 @@ def _make_window(torch: Any) -> None:
 
 
 def _beside(moment: str, *arguments: Any) -> None:
-    """Let other rooms act on the program too: recipes and layouts are applied by those that this room does not know."""
+    """Call a function of the modules in PACELINE_BESIDE, which apply recipes and layouts to the program."""
     for name in filter(None, os.environ.get("PACELINE_BESIDE", "").split(",")):
         getattr(import_module(name), moment)(*arguments)
 
@@ -102,7 +102,7 @@ def _patch_stateful(module: Any) -> None:
 def _patch_ours(module: Any) -> None:
     from paceline.inprocess.recorder.loaders import fetch, iteration
 
-    torch = import_module("torch")  # which its batches are made of; so torch is patched before it
+    torch = import_module("torch")  # batches are torch tensors, so torch must be patched first
     iteration.patch_classes(torch, module.Loader, module.LoaderIterator)
     fetch.patch_maker(module.Loader, "_made", lambda own, step: (iteration.number_of(own), len(step[1])))
 
@@ -131,14 +131,14 @@ def _start_scribe() -> None:
 
 
 def _end_with_multiprocessing() -> None:
-    """Be called at the end of a process that ``multiprocessing`` forked: it ends without Python's exit functions."""
+    """Register the last write in a process forked by ``multiprocessing``, which skips Python's exit functions."""
     processes, ends = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
     if processes is not None and ends is not None and processes.parent_process() is not None:
         ends.Finalize(None, _at_exit, exitpriority=_LAST)
 
 
 def _describe() -> dict[str, Any]:
-    """Return the meta file's content as it is known now."""
+    """Return the current content of the meta file."""
     rank, world = gate.rank or (int(os.environ.get("RANK", "0") or 0), int(os.environ.get("WORLD_SIZE", "1") or 1))
     torch = _state["torch"]
     return {
@@ -147,11 +147,11 @@ def _describe() -> dict[str, Any]:
         "pid": os.getpid(),
         "rank": rank,
         "world": world,
-        "distributed": gate.rank is not None,  # also after the group was destroyed
+        "distributed": gate.rank is not None,  # stays true after the group was destroyed
         "thread_id": _state["thread_id"],
         "started_unix_s": _state["started_unix_s"],
         "imported_ns": _state["imported_ns"],
-        "imports_ns": _state["imports_ns"],  # of other modules, from then to the first moment
+        "imports_ns": _state["imports_ns"],  # time of imports between the import of torch and the first event
         "epoch_offset_ns": _state.setdefault("epoch_offset_ns", time.time_ns() - time.monotonic_ns()),
         "torch": str(torch.__version__),
         "python": platform.python_version(),
@@ -171,7 +171,7 @@ def _in_worker(info: Any, meter: Any) -> None:
 
 
 def _harmless(where: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Keep a fault inside: what runs around a fork has no caller who could."""
+    """Return a decorator that reports any exception as a fault, for hooks around forks and at exit."""
 
     def decorate(function: Callable[[], None]) -> Callable[[], None]:
         @functools.wraps(function)
@@ -187,7 +187,7 @@ def _harmless(where: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
 
 
 def _silence() -> None:
-    """Have moments noted no more; a profiler window that is open ends on its own thread, at the next step end."""
+    """Stop recording events. An open profiler window ends at the next step end, in its own thread."""
     gate.silence()
     gate.window = lambda optimizer: _end_window()
     if get_ident() == gate.owner:
@@ -196,7 +196,7 @@ def _silence() -> None:
 
 @_harmless("profiler window")
 def _end_window() -> None:
-    """End the profiler window, if it is open; one that is only due stays due."""
+    """End the profiler window if it is open; a window that is only due stays due."""
     window = _state.get("window")
     if window is not None and window.begun_ns is not None:
         window.end()
@@ -227,11 +227,11 @@ def _after_fork() -> None:
 
 @_harmless("in a forked process")
 def _in_child() -> None:
-    """Begin anew in a forked child: it has no recorder until it trains, and it owns no file of its parent's."""
+    """Reset the state in a forked child. It has no recorder until it trains, and it uses none of its parent's files."""
     from paceline.inprocess.recorder.loaders import fetch, iteration
     from paceline.inprocess.recorder.steps import backward, gradient_exchange
 
-    # Nothing of the parent's is freed here: events, pinned memory, profiler results, losses on the device.
+    # The child must not free the parent's objects: events, pinned memory, profiler results, losses on the device.
     keep_forever(gate.held(), _state.pop("scribe", None), _state.pop("device", None), _state.get("window"))
     keep_forever(backward.forget_loss())
     _state["started_unix_s"] = time.time()
@@ -246,7 +246,7 @@ def _in_child() -> None:
     if hooks.faulted():
         gate.silence()
     elif "window" in _state:
-        _make_window(_state["torch"])  # should it train, it has steps of its own
+        _make_window(_state["torch"])  # if the child trains, it has its own steps
 
 
 @_harmless("at exit")
@@ -267,12 +267,12 @@ def _at_exit() -> None:
 
 
 def finish() -> None:
-    """Write the record to its end, for a process that is about to leave without Python's farewell."""
+    """Write the rest of the record, in a process that is about to exit without Python's exit functions."""
     _at_exit()
 
 
 def _of_program(traceback: Any) -> Any:
-    """Return the innermost entry of a traceback in a file of the program; the innermost of all where there is none."""
+    """Return the innermost traceback entry in a file of the program, or the innermost entry if there is none."""
     from paceline.inprocess.recorder.stacks import sampler
 
     own = last = None
@@ -285,8 +285,8 @@ def _of_program(traceback: Any) -> Any:
 
 
 def _reason() -> dict[str, Any]:
-    """Return how this process ends: the exception that nobody caught, if there was one."""
-    error = getattr(sys, "last_value", None) or sys.exc_info()[1]  # multiprocessing ends while the exception passes
+    """Return how this process ends: the uncaught exception, or None."""
+    error = getattr(sys, "last_value", None) or sys.exc_info()[1]  # multiprocessing exits during propagation
     if error is None or isinstance(error, SystemExit) or hasattr(sys, "ps1"):
         return {"exception": None}
     traceback = _of_program(getattr(error, "__traceback__", None))

@@ -1,7 +1,7 @@
-"""What may be read of the program's tensors so that nobody hears of it, and nothing waits?
+"""Read sizes and numbers of the program's tensors without side effects and without waiting.
 
-Function modes, tensor subclasses, dispatch modes, transforms and profilers all listen to what is done to a tensor. To
-look must not be an event in any of them.
+Function modes, tensor subclasses, dispatch modes, transforms and profilers observe operations on tensors. The reads
+here must not be visible to any of them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 from paceline.inprocess.recorder.probe_state import gate
 
-_MOST_ITEMS = 16  # of a collection that are looked at: a list of a million numbers holds no batch
+_MOST_ITEMS = 16  # checked items per collection: a list of a million numbers is not a batch
 
 
 class Reader:
-    """Reads sizes and single numbers of tensors, unheard."""
+    """Reads sizes and single numbers of tensors, invisibly to the program."""
 
     def __init__(self, torch: Any) -> None:
         self.tensor_type = torch.Tensor
@@ -31,7 +31,7 @@ class Reader:
         self._unheard = torch._C.DisableTorchFunction
 
     def first(self, values: Iterable[Any]) -> Any:
-        """Return the first tensor among values: itself, or in a sequence or mapping that is one; else None."""
+        """Return the first tensor in the values, or in a sequence or mapping among them; None without a tensor."""
         for value in islice(values, _MOST_ITEMS):
             if isinstance(value, self.tensor_type):
                 return value
@@ -41,14 +41,14 @@ class Reader:
         return None
 
     def size(self, batch: Any) -> Any:
-        """Return what tells the number of samples in a batch (`part.samples_of` knows): its first tensor's shape."""
+        """Return the shape of a batch's first tensor, or its batch size; `parts.samples_of` converts it to a number."""
         likely = batch[0] if type(batch) in (list, tuple) and batch else batch
         if type(likely) is self.tensor_type and self._tracing() is None and not self._function_modes():
             return likely.shape
         return self.leading_dimension(self.first((batch,)) if not _items(batch) else self.first(_items(batch)))
 
     def leading_dimension(self, tensor: Any) -> float | None:
-        """Return the batch size that a tensor speaks of, or None for a scalar or no tensor."""
+        """Return the first dimension of a tensor, or None for a scalar or no tensor."""
         if tensor is None or self._tracing() is not None:
             return None
         if type(tensor) is self.tensor_type and not self._function_modes():
@@ -57,19 +57,19 @@ class Reader:
             return float(tensor.shape[0]) if tensor.dim() else None
 
     def audible(self) -> bool:
-        """Say whether somebody would hear of an operator that is called now."""
+        """Return whether an operator called now would be visible to a mode, a transform or the program's profiler."""
         tracing = self._tracing() is not None or self._transforms() is not None
         return bool(tracing or self._dispatch_modes() or (self._profiled() and gate.window is None))
 
     def on_device(self, tensor: Any, take: Callable[[Any], Any]) -> Any:
-        """Return what `take` makes of a plain tensor with one number on a GPU; None for others, or if heard."""
+        """Return `take(tensor)` for a plain GPU tensor with one number; None for others, or if it would be visible."""
         if type(tensor) is not self.tensor_type or self.audible():
             return None
         with self._unheard():
             return take(tensor) if tensor.is_cuda and tensor.numel() == 1 else None
 
     def detached(self, tensor: Any) -> Any:
-        """Return a plain tensor without its graph, or None if that would be heard."""
+        """Return a plain tensor without its graph, or None if the call would be visible."""
         if type(tensor) is not self.tensor_type or self.audible():
             return None
         with self._unheard():
@@ -77,13 +77,13 @@ class Reader:
 
 
 def number_reader(torch: Any) -> Callable[[Any], float | None]:
-    """Return a function that returns a CPU tensor's only number, None for others.
+    """Return a function that returns a CPU tensor's only number, or None for other tensors.
 
-    It is read from memory: no operator is called that anybody could hear of, or that could wait.
+    The number is read from memory: no operator is called that would be visible or could wait.
     """
     plain, tracing, modes = torch.Tensor, torch._C._get_tracing_state, torch._C._len_torch_function_stack
     unheard = torch._C.DisableTorchFunction
-    silent = plain.__torch_dispatch__  # of a subclass that hears of no operator and has memory of its own
+    silent = plain.__torch_dispatch__  # of subclasses that do not intercept operators and have their own memory
     readers: dict[Any, Callable[[int], float]] = {
         torch.float32: lambda address: single(address).value,
         torch.float64: lambda address: ctypes.c_double.from_address(address).value,
@@ -107,7 +107,7 @@ def number_reader(torch: Any) -> Callable[[Any], float | None]:
             return None
         try:
             address = tensor.data_ptr()
-        except RuntimeError:  # it has no memory: a transform's, or all zero without one
+        except RuntimeError:  # a tensor of a transform, or a zero tensor without memory
             return None
         return read(address) if address else None
 
@@ -115,7 +115,7 @@ def number_reader(torch: Any) -> Callable[[Any], float | None]:
 
 
 def _items(value: Any) -> Iterable[Any]:
-    """Return what a plain collection holds, without a call to anything that the program may have overridden."""
+    """Return the items of a plain collection, without calling methods that the program may have overridden."""
     if isinstance(value, dict):
         return dict.values(value)
     if isinstance(value, UserDict):

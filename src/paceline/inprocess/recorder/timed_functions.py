@@ -1,4 +1,4 @@
-"""Which plain functions are phases of their own? Collectives, saving, copies to the device: one table, one wrapper."""
+"""Time plain functions as phases: collectives, saving and copies to the device. One table lists them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ COLLECTIVES = (
     "send",
 )
 
-# Modules that may be imported later, and the functions in them that save a checkpoint.
+# Modules that may be imported later, and their functions that save a checkpoint.
 SAVERS = {
     "torch.distributed.checkpoint": ("save", "async_save"),
     "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save"),
@@ -46,15 +46,15 @@ SAVERS = {
 }
 
 
-# Where tensor-parallel code waits for a collective that it began before.
+# Module in which tensor-parallel code waits for an earlier collective.
 WAITS = "torch.distributed._functional_collectives"
 
 
-calls: dict[str, int] = {}  # of functions that exchange data between ranks, by name
+calls: dict[str, int] = {}  # function name -> calls, for functions that exchange data between ranks
 
 
 def mark(owner: Any, name: str, code: int) -> None:
-    """Wrap ``owner.name`` so that its outermost calls are a phase."""
+    """Wrap ``owner.name`` so that its outermost calls are recorded as a phase."""
     original = getattr(owner, name, None)
     if original is None or getattr(original, "_paceline_mark", None):
         return
@@ -82,7 +82,7 @@ def mark(owner: Any, name: str, code: int) -> None:
 
 
 def patch(torch: Any) -> None:
-    """Mark what torch itself offers."""
+    """Wrap the functions of torch itself."""
     mark(torch.serialization, "save", SAVE)
     hooks.replace(torch, "save", torch.serialization.save)
     if torch.distributed.is_available():
@@ -94,13 +94,13 @@ def patch(torch: Any) -> None:
 
 
 def patch_savers(module: Any) -> None:
-    """Mark the savers of a module that has just been imported."""
+    """Wrap the saving functions of a module that has just been imported."""
     for name in SAVERS.get(module.__name__, ()):
         mark(module, name, SAVE)
 
 
 def patch_waits(module: Any) -> None:
-    """Mark where functional collectives are waited for."""
+    """Wrap the function that waits for functional collectives."""
     mark(module, "wait_tensor", COMMUNICATION)
 
 
@@ -112,7 +112,7 @@ def _patch_collectives(torch: Any) -> None:
             mark(distributed_c10d, name, COMMUNICATION)
             hooks.replace(torch.distributed, name, getattr(distributed_c10d, name))
     mark(torch._C._distributed_c10d.Work, "wait", COMMUNICATION)
-    mark(torch.distributed, "_broadcast_coalesced", COMMUNICATION)  # of buffers, as a forward pass of DDP begins
+    mark(torch.distributed, "_broadcast_coalesced", COMMUNICATION)  # of buffers, at the start of a DDP forward pass
     if WAITS in sys.modules:
         patch_waits(sys.modules[WAITS])
     for name in ("init_process_group", "destroy_process_group"):
@@ -131,10 +131,11 @@ def _note_group(torch: Any, owner: Any, name: str) -> None:
 
 
 def _mark_copies(torch: Any, name: str) -> None:
-    """Mark copies from the host to a GPU; calls that stay on one device are left alone.
+    """Wrap a method that copies tensors to a GPU; calls that stay on one device are not recorded.
 
-    Copies on a stream beside the one that computes are no phase: they are counted and timed on their own stream.
-    Function modes and tensor subclasses are told of the function that they know as ``torch.Tensor.to``: this one.
+    Copies on another stream than the computing stream are not a phase: they are counted, and timed on their own stream.
+    Function modes and tensor subclasses receive the wrapper as the function, because they compare it with
+    ``torch.Tensor.to``.
     """
     original = getattr(torch.Tensor, name)
     in_use = torch.cuda.is_initialized
@@ -171,7 +172,7 @@ def _mark_copies(torch: Any, name: str) -> None:
 
 
 def _to_gpu(plain: tuple[type, ...], args: Any, kwargs: Any) -> bool:
-    """Say whether a call of ``Tensor.to`` names a GPU: a device, its number or name, or a plain tensor on one."""
+    """Return whether a call of ``Tensor.to`` names a GPU: as a device, a number, a name, or a plain tensor on a GPU."""
     target = args[1] if len(args) > 1 else kwargs.get("device", kwargs.get("other"))
     if isinstance(target, str):
         return target.startswith("cuda")
@@ -179,11 +180,11 @@ def _to_gpu(plain: tuple[type, ...], args: Any, kwargs: Any) -> bool:
         return not isinstance(target, bool)
     if type(target) in plain:
         return bool(target.is_cuda)
-    return getattr(target, "type", None) == "cuda"  # a torch.device; a dtype has none
+    return getattr(target, "type", None) == "cuda"  # true for a torch.device; a dtype has no type
 
 
 def _mark_waits(torch: Any) -> None:
-    """Mark where the computing stream waits for a stream that copies: what it waits there is not overlapped."""
+    """Record the computing stream's wait for a stream with copies: this wait is not overlapped."""
 
     def begin(args: Any, kwargs: Any) -> bool | None:
         copies = gate.copies

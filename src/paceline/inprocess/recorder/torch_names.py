@@ -1,7 +1,7 @@
-"""Names of torch that are no public interface, and on which parts of Paceline rely.
+"""Private names of torch that parts of Paceline need.
 
-A torch of another version may lack one of them. Then the part that needs it is switched off with a reason, and
-everything else goes on. ``make versions`` looks for all of them in each version of torch.
+Another version of torch may lack some of them. A part with a missing name is then switched off with a reason, and
+everything else works. ``make versions`` checks all names in each version of torch.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 """The names that each part needs."""
 
 switched_off: dict[str, str] = {}
-"""Parts of watching that this process goes without, each with the reason."""
+"""The parts of recording that are switched off in this process, each with the reason."""
 
 
 def missing(part: str) -> list[str]:
@@ -79,7 +79,7 @@ def missing(part: str) -> list[str]:
 
 
 def _is_there(name: str) -> bool:
-    """Say whether a dotted name can be reached from its longest module."""
+    """Return whether a dotted name exists, starting from its longest importable module."""
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         try:
@@ -99,7 +99,7 @@ def _has(owner: Any, attributes: list[str]) -> bool:
 
 
 def patch_part(part: str, patch: Callable[[], None]) -> None:
-    """Patch torch for one part of watching; if torch lacks a name, go without this part."""
+    """Patch torch for one part of recording. If torch lacks a name, switch the part off."""
     try:
         patch()
     except (AttributeError, ImportError) as error:

@@ -1,7 +1,8 @@
-"""How do we keep out of what torch.compile reads? Every function of ours is marked to run as it is.
+"""Exclude Paceline's functions from torch.compile: each function is marked to be skipped.
 
-A compiler that is on looks at each Python frame that begins. To meet ours would cost it seconds, count in its
-statistics and print its warnings. Torch's own files are left out by their path; ours are by this mark on their code.
+While the compiler is on, it checks each Python frame that starts. Compiling Paceline's frames would cost seconds,
+change the compiler's statistics and cause warnings. Torch's own files are excluded by path; Paceline's functions by
+this mark.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ _done: set[str] = set()
 
 
 def keep_from_compiler(torch: Any, package: str = "paceline") -> None:
-    """Mark all functions of those modules of a package that have been imported since the last call."""
+    """Mark all functions in the modules of a package that were imported since the last call."""
     try:
         frames = torch._C._dynamo.eval_frame
         strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)
         mark = frames.set_code_exec_strategy
     except AttributeError:
-        return  # another torch than those we know: then its compiler reads us, which only takes longer
+        return  # an unknown torch: its compiler traces Paceline's functions, which only takes longer
     for name in [name for name in sys.modules if name.split(".")[0] == package and name not in _done]:
         _done.add(name)
         for code in _codes(sys.modules[name]):
@@ -29,7 +30,7 @@ def keep_from_compiler(torch: Any, package: str = "paceline") -> None:
 
 
 def _codes(module: ModuleType) -> Iterator[CodeType]:
-    """Yield the code of every function that a module defines, with all that is defined inside."""
+    """Yield the code of every function that a module defines, including inner functions."""
     for value in vars(module).values():
         if getattr(value, "__module__", None) == module.__name__:
             for owner in [value, *vars(value).values()] if isinstance(value, type) else [value]:

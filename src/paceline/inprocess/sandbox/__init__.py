@@ -1,1 +1,1 @@
-"""Isolation of a trial: where its files go, and what it may reach over the network."""
+"""Isolation of a trial: the files that it writes and the network that it can reach."""

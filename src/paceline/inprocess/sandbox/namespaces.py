@@ -1,13 +1,16 @@
-"""Run a command so that the kernel keeps its files and its network to itself (Linux namespaces). Run as a program.
+"""Run a command with its own files and network, with Linux namespaces. This file runs as a program.
 
-Every file system is covered by an overlay: the command reads what is there, and what it writes, whatever the language
-or the process below it, goes to a folder of the trial's. ``/dev/shm`` is an empty one of its own. The network has the
-loopback interface and the addresses of this machine, and leads nowhere else. Process ids stay what they are. Standard
-library only, and nothing of ours: ``python -I isolation.py SPEC -- COMMAND…`` with a JSON object:
+An overlay covers every file system: the command reads the existing files, and its writes, from any language and any
+child process, go to a folder of the trial. ``/dev/shm`` is empty. The network has only the loopback interface and the
+addresses of this machine. Process ids are unchanged. The file imports only the standard library.
 
-- ``uppers``: folders that take what is written; of these the first is used that does not lie in what it covers
-- ``free``: folders that are read and written as they are
-- ``replace``: files that stand in for others, by the path of those
+    python -I namespaces.py SPEC -- COMMAND…
+
+SPEC is a JSON object:
+
+- ``uppers``: folders for the written files; an overlay uses the first one that is outside the folder it covers
+- ``free``: folders that are read and written directly
+- ``replace``: path -> file that replaces the file at this path
 - ``network``: whether the command keeps the network of this machine
 """
 
@@ -25,12 +28,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-FAILED = 125  # exit code where the namespaces cannot be made
+FAILED = 125  # exit code if the namespaces cannot be created
 _NEWNS, _NEWIPC, _NEWUSER, _NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000000
 _RDONLY, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _KEPT_FLAGS = {"ro": 1, "nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
 _SPECIAL = ("/proc", "/sys", "/dev")
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 the place is POSIX's
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 POSIX defines the path
 _CAP_SYS_ADMIN = 21
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 _SIOCSIFFLAGS, _IFF_UP_RUNNING = 0x8914, 0x41
@@ -38,12 +41,12 @@ _RTM_NEWADDR, _ADDRESS_FLAGS, _IFA_ADDRESS, _IFA_LOCAL = 20, 0x1 | 0x4 | 0x200 |
 
 
 def command_of(spec: Mapping[str, Any], command: Sequence[str]) -> list[str]:
-    """Return the command line that runs a command isolated."""
+    """Return the command line that runs a command in isolation."""
     return [sys.executable, "-I", str(Path(__file__)), json.dumps(spec), "--", *command]
 
 
 def own_addresses() -> list[str]:
-    """Return the addresses of this machine, of IPv4 and IPv6, loopback ones left out."""
+    """Return the IPv4 and IPv6 addresses of this machine, without loopback addresses."""
     found = re.findall(r"\|-- ([\d.]+)\n\s+/32 host LOCAL", _text("/proc/net/fib_trie"))
     for line in _text("/proc/net/if_inet6").splitlines():
         packed, _, _, scope, *_ = line.split()
@@ -53,7 +56,7 @@ def own_addresses() -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Isolate this process and become the command.
+    """Isolate this process and replace it by the command.
 
     Raises:
         OSError: The kernel refuses.
@@ -68,7 +71,7 @@ def main(arguments: Sequence[str]) -> None:
         _name_this_machine(addresses, wanted["uppers"][0])
         os.environ.update({name: "lo" for name in _INTERFACES if name in os.environ})
     os.chdir(here)
-    os.execvp(command[0], command)  # noqa: S606 that is what it is for
+    os.execvp(command[0], command)  # noqa: S606 the purpose of this program
 
 
 # -- namespaces --------------------------------------------------------------------------------------
@@ -97,7 +100,7 @@ def _is_admin() -> bool:
 
 
 def _cover(wanted: Mapping[str, Any]) -> None:
-    """Cover all file systems, then lay the free folders on top."""
+    """Cover all file systems, then mount the free folders on top."""
     _mount(None, "/", None, _REC | _PRIVATE)
     is_user_namespace = _text("/proc/self/uid_map").split() != ["0", "0", "4294967295"]
     mounts = [place for place in _mount_points() if not _is_special(place)]
@@ -114,16 +117,19 @@ def _cover(wanted: Mapping[str, Any]) -> None:
 
 
 class _Layers:
-    """The overlays, planned before the first is mounted: what they consist of is opened while it can be seen."""
+    """The overlays. All are planned, and their folders opened, before the first one is mounted and hides them."""
 
     def __init__(self, uppers: Sequence[str], mounts: Sequence[str], options: str) -> None:
         self._uppers = [os.path.realpath(one) for one in uppers]
         self._mounts = mounts
         self._options = options
-        self._planned: list[tuple[str, int, str]] = []  # a folder, opened, and the options of its overlay, if any
+        self._planned: list[tuple[str, int, str]] = []  # path, file descriptor and overlay options ("" for none)
 
     def plan(self, place: str) -> None:
-        """Cover a folder; one that holds other file systems, or all that takes changes, is covered folder by folder."""
+        """Plan an overlay for a folder.
+
+        A folder that contains other mounts, or all upper folders, is covered subfolder by subfolder.
+        """
         below = f"{place.rstrip('/')}/"
         outside = [one for one in self._uppers if not f"{one}/".startswith(below)]
         lower = os.open(place, os.O_PATH)
@@ -139,7 +145,7 @@ class _Layers:
                     self.plan(path)
 
     def lay(self) -> None:
-        """Mount all of them; what takes no overlay is made read-only."""
+        """Mount all planned overlays. A folder on which no overlay can be mounted becomes read-only."""
         for place, lower, options in self._planned:
             if options:
                 with suppress(OSError):
@@ -148,7 +154,7 @@ class _Layers:
             _read_only(place, lower)
 
     def _overlay(self, lower: int, above: str) -> str:
-        """Make the folders that take the changes of a lower one; return the options of the overlay."""
+        """Create the folders for the changes of a lower folder; return the overlay options."""
         folder = os.path.join(above, f"{len(self._planned):03d}")
         for name in ("upper", "work"):
             os.makedirs(os.path.join(folder, name), exist_ok=True)
@@ -162,14 +168,14 @@ class _Layers:
 
 
 def _read_only(place: str, handle: int) -> None:
-    """Leave a folder as it is, for reading only; what is mounted with other options keeps them."""
+    """Mount a folder read-only and keep its other mount options."""
     _mount(f"/proc/self/fd/{handle}", place, None, _BIND | _REC)
     flags = sum(_KEPT_FLAGS.get(name, 0) for name in _options_of(place))
     _mount(None, place, None, _REMOUNT | _BIND | _RDONLY | flags)
 
 
 def _mount_points() -> list[str]:
-    """Return where file systems are mounted, the outermost first; files that are mounted one by one are left out."""
+    """Return the mount points that are folders, the outermost first."""
     found = [_unescaped(line.split()[4]) for line in _text("/proc/self/mountinfo").splitlines()]
     return sorted({place for place in found if _is_folder(place)}, key=lambda one: (one.count("/"), one))
 
@@ -195,7 +201,7 @@ def _is_special(place: str) -> bool:
 
 
 def _raise_loopback(addresses: Iterable[str]) -> None:
-    """Set the loopback interface up, with the addresses of this machine: ranks may meet at one of them."""
+    """Bring the loopback interface up with this machine's addresses: ranks may connect to one of them."""
     import fcntl
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
@@ -212,7 +218,7 @@ def _raise_loopback(addresses: Iterable[str]) -> None:
 
 
 def _name_this_machine(addresses: Sequence[str], folder: str) -> None:
-    """Let the name of this machine lead to its address: no name server can be asked."""
+    """Map the name of this machine to its address in /etc/hosts, because no name server is reachable."""
     name, known = socket.gethostname(), _text("/etc/hosts")
     if name in known.split() or not os.path.isfile("/etc/hosts"):
         return

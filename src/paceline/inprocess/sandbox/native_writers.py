@@ -1,7 +1,7 @@
-"""Which libraries write files from C, where no function of Python's is asked? They are given another path instead.
+"""Redirect libraries that write files from C, where patches of Python's functions have no effect.
 
-One line each: the module, the function or the method of a class, how the argument that is the path is called and where
-it stands, and where that path leads. Databases and HDF5 files may be changed, so a copy is made of them.
+Each entry has the module, the function or method, the name and position of its path argument, and a function that
+returns the new path. SQLite databases and HDF5 files may be modified, so they are copied.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from typing import Any
 
 from paceline.inprocess.sandbox.path_mapping import Overlay, there
 
-_BESIDE = ("-wal", "-shm", "-journal")  # files of a SQLite database that belong to it
+_BESIDE = ("-wal", "-shm", "-journal")  # additional files of a SQLite database
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Call:
-    """A function that is given the path of a file."""
+    """A function that receives the path of a file."""
 
-    name: str  # below its module, such as "File.__init__"
-    path: str  # the argument
-    place: int  # where it stands
-    led: Callable[[Overlay, Any, Sequence[Any], Mapping[str, Any]], Any]  # the path, and the other arguments
+    name: str  # within its module, such as "File.__init__"
+    path: str  # name of the path argument
+    place: int  # position of the path argument
+    led: Callable[[Overlay, Any, Sequence[Any], Mapping[str, Any]], Any]  # (mapping, path, other arguments) -> new path
 
 
 def _new(overlay: Overlay, path: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return where a new file is written."""
+    """Return the path at which a new file is written."""
     return overlay.write(path, keep=False)
 
 
 def _old(overlay: Overlay, path: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return where a file is that is only read: it may be one that the trial wrote."""
+    """Return the path of a file that is only read; the trial may have written it."""
     return overlay.read(path)
 
 
 def _database(overlay: Overlay, path: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return where a SQLite database is, with what of it lies beside it; one that is only read is where it was."""
+    """Return the path of a SQLite database; copy it with its additional files unless it is only read."""
     text = os.fsdecode(path)
     name, _, query = text.removeprefix("file:").partition("?")
     is_uri = bool(kwargs.get("uri")) and text.startswith("file:")
@@ -57,7 +57,7 @@ def _database(overlay: Overlay, path: Any, args: Sequence[Any], kwargs: Mapping[
 
 
 def _hdf5(overlay: Overlay, path: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return where an HDF5 file is: one that is only read is where it was."""
+    """Return the path of an HDF5 file; it is the original path if the file is only read."""
     mode = kwargs.get("mode", args[0] if args else "r")
     return overlay.read(path) if mode in (None, "r") else overlay.write(path, keep=mode in ("r+", "a"))
 
@@ -65,7 +65,7 @@ def _hdf5(overlay: Overlay, path: Any, args: Sequence[Any], kwargs: Mapping[str,
 _SQLITE = (_Call(name="connect", path="database", place=0, led=_database),)
 _CALLS: Mapping[str, Sequence[_Call]] = {
     "sqlite3.dbapi2": _SQLITE,
-    "sqlite3": _SQLITE,  # has that of the other, where it was not imported before
+    "sqlite3": _SQLITE,  # has the function of sqlite3.dbapi2 if that module was imported before
     "h5py._hl.files": (_Call(name="File.__init__", path="name", place=1, led=_hdf5),),
     "cv2": (
         _Call(name="imwrite", path="filename", place=0, led=_new),
@@ -88,7 +88,7 @@ _OF_TORCH = (
 
 
 def begin(overlay: Overlay) -> None:
-    """Have such libraries write to the trial's folder, as soon as the program imports them."""
+    """Redirect the libraries to the trial's folder when the program imports them."""
     from paceline.inprocess import import_hook
 
     import_hook.install(
@@ -97,7 +97,7 @@ def begin(overlay: Overlay) -> None:
 
 
 def patch_torch(torch: Any, overlay: Overlay) -> None:
-    """Have what torch writes from C go there too."""
+    """Redirect torch's own writes from C."""
     _lead(torch, _OF_TORCH, overlay)
 
 

@@ -1,7 +1,7 @@
-"""With whom does a trial want to speak? Hosts other than this machine, and services on it that were there before.
+"""Record, or refuse, a trial's connections to other hosts and to services that existed on this machine before.
 
-Watches sockets and name lookups of Python. In a network namespace of its own (`inprocess.sandbox.namespaces`) a trial
-reaches nobody, and the hosts it asked for are recorded; without one, the connection is refused here.
+The patches cover Python's sockets and name lookups. In its own network namespace (`inprocess.sandbox.namespaces`) a
+trial reaches no other host, and the requested hosts are recorded. Without a namespace, the connection is refused here.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 from paceline.inprocess import import_hook
 from paceline.inprocess.sandbox.namespaces import own_addresses
 
-MODE = "PACELINE_NETWORK"  # "record", or "refuse" as well
-SERVICES = "PACELINE_SERVICES"  # ports of this machine at which somebody listened before
+MODE = "PACELINE_NETWORK"  # "record", or "refuse" to also refuse connections
+SERVICES = "PACELINE_SERVICES"  # ports of this machine with a listener before the trial
 FOLDER = "network"  # in the run's folder
-_HERE = ("", "localhost", "ip6-localhost", "0.0.0.0", "::", "::1", "<any>")  # noqa: S104 no place to listen at
-_MOST = 100  # peers of a process that are written down
+_HERE = ("", "localhost", "ip6-localhost", "0.0.0.0", "::", "::1", "<any>")  # noqa: S104 not used to listen
+_MOST = 100  # recorded peers per process
 _told: set[tuple[str, int]] = set()
 
 
 def begin() -> None:
-    """Look at sockets as soon as the program imports them."""
+    """Patch sockets when the program imports the module."""
     import_hook.install({"socket": _patch})
 
 
@@ -61,7 +61,7 @@ def _looking_up(socket: Any, original: Any, own: _Own, refuses: bool) -> Any:
 
 
 class _Own:
-    """What belongs to this machine."""
+    """The addresses, names and services of this machine."""
 
     def __init__(self, socket: Any) -> None:
         self._socket = socket
@@ -69,12 +69,12 @@ class _Own:
         self._names: set[str] | None = None
 
     def is_peer(self, host: Any, port: Any, *, may_listen: bool = False) -> bool:
-        """Say whether an address is that of somebody else, and write it down.
+        """Return whether an address belongs to another program or host, and record it if so.
 
         Args:
             host: A name or an address.
-            port: A number.
-            may_listen: Whether the address may be one to listen at: then a port that is in use says nothing.
+            port: The port number.
+            may_listen: Whether the program may want to listen at the address. A port in use then proves nothing.
         """
         name = host.decode() if isinstance(host, bytes) else str(host or "")
         here = name.lower() in _HERE or name.startswith("127.") or name.lower() in self._own_names()

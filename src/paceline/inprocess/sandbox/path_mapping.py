@@ -1,8 +1,8 @@
-"""Where do paths lead in a trial? What is written lies below the trial's folder; what was there before is only read.
+"""Map paths in a trial: written files are in the trial's folder, existing files are only read.
 
-As in an overlay file system: a path is read from the trial's folder where it is there, else from where it was, unless
-the trial has deleted it or a folder around it. Standard library only; the functions of `os` are taken as they were
-before anything stood in for them.
+As in an overlay file system, a path is read from the trial's folder if it exists there, and else from its original
+place, unless the trial has deleted it or a parent folder. This module imports only the standard library, and uses the
+functions of `os` from before they were patched.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from typing import Any
 
 _lstat, _stat, _listdir, _scandir, _mkdir, _open = os.lstat, os.stat, os.listdir, os.scandir, os.mkdir, open
 _rmdir = os.rmdir
-_ROOM = 0.5  # of what is free on the disk: a file larger than this is not copied
+_ROOM = 0.5  # largest share of the free disk space that a copied file may take
 
 
 class Overlay:
-    """Where paths really lead, in this process."""
+    """The mapping of paths in this process."""
 
     def __init__(self, folder: str, free: Sequence[str], is_later: Callable[[str], bool] | None = None) -> None:
-        """Lay a folder over everything but itself and the places that are free.
+        """Create the mapping from the file system to a folder.
 
         Args:
-            folder: Where what is written goes.
-            free: Folders that are read and written as they are.
-            is_later: Whether a path was made by others since this one began, and is not to be seen.
+            folder: The folder for written files.
+            free: Folders that are read and written directly.
+            is_later: Whether another process created a path after the start of this one; such a path is hidden.
         """
         self._is_later = is_later
         self.folder = folder.rstrip("/")
         self._free = tuple(f"{place.rstrip('/')}/" for place in (self.folder, *free))
-        self._hidden: set[str] = set()  # places below which nothing of before is seen
+        self._hidden: set[str] = set()  # paths below which existing files are hidden
 
     def place(self, path: Any) -> str | None:
-        """Return where a path lies in the trial's folder; None for what may be written as it is."""
+        """Return the path in the trial's folder, or None for a path that may be written directly."""
         if isinstance(path, int):
             return None
         real = _real(path)
@@ -47,19 +47,19 @@ class Overlay:
         place = self.place(path)
         if place is None:
             return path
-        if there(place) or self._hides(place):  # of what was deleted: a path where nothing is
+        if there(place) or self._hides(place):  # for a deleted file, this path does not exist
             return place
         return path if os.path.isabs(path) else _real(path)
 
     def enter(self, path: Any) -> Any:
-        """Return the folder to work in: the one of before where it is left, for C libraries look there."""
+        """Return the folder to work in: the original folder unless it was deleted, because C libraries use it."""
         place = self.place(path)
         if place is None:
             return path
         return _real(path) if _is_folder(_real(path)) and not self._hides(place) else place
 
     def write(self, path: Any, *, keep: bool) -> Any:
-        """Return the path to write to; `keep`: what is there already counts, of a folder only that it is there."""
+        """Return the path to write to. With `keep`, an existing file is copied; an existing folder starts empty."""
         place = self.place(path)
         if place is None:
             return path
@@ -71,7 +71,7 @@ class Overlay:
         return place
 
     def delete(self, path: Any, remove: Callable[[Any], None]) -> None:
-        """Forget a path; only what the trial wrote itself is really removed."""
+        """Delete a path in the trial's view. Only files that the trial wrote are really removed."""
         place = self.place(path)
         if place is None:
             remove(path)
@@ -83,7 +83,7 @@ class Overlay:
             self._hidden.add(place)
 
     def move(self, source: Any, target: Any, rename: Callable[[Any, Any], None]) -> None:
-        """Rename a path; what was there before is copied, and only forgotten where it was."""
+        """Rename a path. Existing files are copied to the new path, and hidden at the old one."""
         old, new = self.place(source), self.place(target)
         if old is not None:
             self._bring_all(_real(source), old)
@@ -91,7 +91,7 @@ class Overlay:
         self._hidden |= {place for place in (old, new) if place is not None}
 
     def link(self, source: Any, target: Any, symlink: Callable[[Any, Any], None]) -> None:
-        """Make a link that leads into the trial's folder: what is written through it must not be written elsewhere."""
+        """Create a link whose target is in the trial's folder, so that writes through the link stay in the trial."""
         if there(os.fsdecode(self.read(target))):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), source, None, target)
         if self.place(target) is None:
@@ -101,10 +101,10 @@ class Overlay:
         symlink(self.write(origin, keep=True), self.write(target, keep=False))
 
     def names(self, path: Any) -> list[str]:
-        """Return the names in a folder: those of before and those of the trial, without what was deleted."""
+        """Return the names in a folder: existing ones and the trial's, without deleted ones."""
         place, seen = self.place(path), self.read(path)
         if place is None or not _is_folder(seen):
-            return _listdir(seen)  # raises as it should where no folder is
+            return _listdir(seen)  # raises the expected error if the folder does not exist
         old = [] if self._hides(place) or not _is_folder(_real(path)) else _listdir(_real(path))
         own = _listdir(place) if _is_folder(place) else []
         if self._is_later is not None:
@@ -112,7 +112,7 @@ class Overlay:
         return [*dict.fromkeys([*(n for n in old if f"{place}/{n}" not in self._hidden), *own])]
 
     def entries(self, path: Any) -> list[Any]:
-        """Return the entries of a folder as ``os.scandir`` gives them; of a name in both, the trial's."""
+        """Return the entries of a folder as ``os.scandir`` does; for a name in both places, the trial's entry."""
         names, place = set(self.names(path)), self.place(path)
         found: dict[str, Entry] = {}
         for folder in (_real(path), place):
@@ -123,7 +123,7 @@ class Overlay:
         return list(found.values())
 
     def _hides(self, place: str) -> bool:
-        """Say whether nothing of before is seen there: it was deleted, or a folder around it was, or it is later."""
+        """Return whether the original of a path is hidden: it or a parent was deleted, or it was created later."""
         if self._is_later is not None and self._is_later(place[len(self.folder) :]):
             return True
         while self._hidden and len(place) > len(self.folder):
@@ -133,7 +133,7 @@ class Overlay:
         return False
 
     def _check_removable(self, path: Any, *, as_folder: bool) -> None:
-        """Raise what removing would raise: nothing there, a folder where a file should be, a folder with something."""
+        """Raise the error of a removal: no such path, a folder instead of a file, or a folder that is not empty."""
         seen = self.read(path)
         is_folder = stat.S_ISDIR(_lstat(seen).st_mode)
         if as_folder and not is_folder:
@@ -144,7 +144,7 @@ class Overlay:
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
 
     def _bring_all(self, real: str, place: str) -> None:
-        """Copy what was there before and is not in the trial's folder yet, whole folders too."""
+        """Copy existing files that are not in the trial's folder yet, including whole folders."""
         if _is_folder(self.read(real)) and not os.path.islink(real):
             make_folders(place)
             for name in self.names(real):
@@ -154,7 +154,7 @@ class Overlay:
 
 
 class Entry:
-    """An entry of a folder under the path that the program knows, wherever it lies."""
+    """An entry of a folder with the path that the program knows, independent of its real place."""
 
     def __init__(self, folder: Any, entry: os.DirEntry[str]) -> None:
         self.name = entry.name
@@ -169,7 +169,7 @@ class Entry:
 
 
 class Entries:
-    """What iterates over entries and may be used as a context, as what ``os.scandir`` returns."""
+    """An iterator over entries that is also a context manager, like the result of ``os.scandir``."""
 
     def __init__(self, entries: Sequence[Any]) -> None:
         self._entries = iter(entries)
@@ -187,11 +187,11 @@ class Entries:
         self.close()
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Do nothing: no folder is open."""
 
 
 def there(path: str) -> bool:
-    """Say whether there is anything at a path, a link that leads nowhere too."""
+    """Return whether a path exists; a broken link exists too."""
     try:
         _lstat(path)
     except (OSError, ValueError):
@@ -200,7 +200,7 @@ def there(path: str) -> bool:
 
 
 def make_folders(path: str) -> None:
-    """Make a folder and those around it, where they are not there yet."""
+    """Create a folder and its missing parent folders."""
     if there(path):
         return
     make_folders(os.path.dirname(path))
@@ -222,7 +222,7 @@ def _is_folder(path: Any) -> bool:
 
 
 def _bring(real: str, place: str) -> None:
-    """Copy a file; of a folder make an empty one that stands for it."""
+    """Copy a file, or create an empty folder for a folder."""
     if _is_folder(real):
         make_folders(place)
     elif there(real):
@@ -232,10 +232,10 @@ def _bring(real: str, place: str) -> None:
 
 
 def _check_room(real: str, place: str) -> None:
-    """Raise where a copy would fill the disk.
+    """Check that a copy does not fill the disk.
 
     Raises:
-        OSError: The file takes more than half of what is free.
+        OSError: The file takes more than half of the free space.
     """
     disk = os.statvfs(os.path.dirname(place))
     if _stat(real).st_size > _ROOM * disk.f_bavail * disk.f_frsize:

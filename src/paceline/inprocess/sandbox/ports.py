@@ -1,7 +1,7 @@
-"""Where do the ranks of a trial meet? At ports of their own: two trials of one program run at the same time.
+"""Map the ports at which the ranks of a trial connect, because two trials of a program run at the same time.
 
-A port that a program or its launcher names (``--master-port``, ``MASTER_PORT``, an endpoint) stands for another one in
-each trial, the same for all of its processes. Only on this machine: a meeting place on another one is left as it is.
+Each port that a program or its launcher names (``--master-port``, ``MASTER_PORT``, an endpoint) is replaced by another
+port, which is the same for all processes of the trial. Only ports on this machine are replaced.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from pathlib import Path
 from threading import get_ident
 from typing import Any
 
-PORTS = "PACELINE_PORTS"  # folder with a file for each port: which one it stands for
+PORTS = "PACELINE_PORTS"  # folder with one file per port, which contains the replacement
 _NAME = "TCPStore"
 
 
 def patch(torch: Any, folder: str) -> None:
-    """Have each meeting place of this process be the trial's own."""
+    """Replace the ports of all TCP stores in this process."""
     native = getattr(torch.distributed, _NAME, None)
     if native is None:
         return
     place = Path(folder)
 
-    class OwnStore(native):  # type: ignore[misc,valid-type]  # whatever torch has
+    class OwnStore(native):  # type: ignore[misc,valid-type]  # the class of this torch
         def __init__(self, host_name: str, port: int, *args: Any, **more: Any) -> None:
             own = own_port(place, port) if port and is_here(host_name) else port
             super().__init__(host_name, own, *args, **more)
-            stands_for(place, self.port, self.port)  # others are told the port that it has
+            stands_for(place, self.port, self.port)  # other processes are given this store's actual port
 
     OwnStore.__name__ = OwnStore.__qualname__ = _NAME
     for module in [*sys.modules.values()]:
@@ -39,24 +39,24 @@ def patch(torch: Any, folder: str) -> None:
 
 
 def own_port(folder: Path, port: int) -> int:
-    """Return the port that one stands for, the same to whoever asks."""
+    """Return the replacement of a port; it is the same in all processes."""
     return stands_for(folder, port, None)
 
 
 def stands_for(folder: Path, port: int, other: int | None) -> int:
-    """Note that a port stands for another one, None for any that is free, unless it is known; return which it is."""
+    """Record the replacement of a port (None: any free port) unless it has one, and return its replacement."""
     folder.mkdir(exist_ok=True)
     known, draft = folder / str(port), folder / f"{port}.{os.getpid()}.{get_ident()}"
     if not known.exists():
         draft.write_text(str(other or free_port()))
         with suppress(FileExistsError):
-            os.link(draft, known)  # whole, and by one process alone
+            os.link(draft, known)  # atomic: one process creates the complete file
         draft.unlink()
     return int(known.read_text())
 
 
 def free_port() -> int:
-    """Return a port that nobody listens at."""
+    """Return a port without a listener."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
@@ -64,7 +64,7 @@ def free_port() -> int:
 
 
 def is_here(host: str) -> bool:
-    """Say whether a host is this machine."""
+    """Return whether a host is this machine."""
     try:
         families = {(family, address) for family, *_, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)}
     except OSError:

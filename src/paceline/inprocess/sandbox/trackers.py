@@ -1,7 +1,7 @@
-"""Experiment trackers and uploads are off in a trial, also where the program asks for them in code.
+"""Switch experiment trackers and uploads off in a trial, even if the program requests them in code.
 
-Weights & Biases, MLflow, Comet, Neptune, and pushes to the Hugging Face Hub. A trial sends nothing and creates nothing
-at a service; MLflow and TensorBoard write to files, which are the trial's own.
+This covers Weights & Biases, MLflow, Comet, Neptune, and pushes to the Hugging Face Hub. A trial sends nothing to a
+service and creates nothing there. MLflow and TensorBoard write to files in the trial's folder.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 from paceline.inprocess import import_hook
 
-_PUSHES = (  # of huggingface_hub.HfApi
+_PUSHES = (  # methods of huggingface_hub.HfApi
     *("create_repo", "create_commit", "create_branch", "create_tag", "create_pull_request", "upload_file"),
     *("upload_folder", "upload_large_folder", "delete_file", "delete_folder", "delete_repo", "run_as_future"),
 )
 
 
 def begin() -> None:
-    """Switch each of them off as soon as the program imports it."""
+    """Switch each tracker off when the program imports it."""
     import_hook.install(dict(_ACTIONS))
 
 
@@ -96,7 +96,7 @@ _ACTIONS: Mapping[str, Callable[[ModuleType], None]] = {
 
 
 class _Nothing:
-    """What a push returns that was not made: any attribute of it is nothing too, and it is no text but an empty one."""
+    """The result of a suppressed push: all its attributes are the same object, and its text is empty."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -115,7 +115,7 @@ def _nothing(*args: Any, **kwargs: Any) -> Any:
 
 
 def _force(owner: Any, name: str, **forced: Any) -> None:
-    """Have a function or a constructor take some keywords as we say."""
+    """Replace a function or constructor so that some keyword arguments have fixed values."""
     original = getattr(owner, name)
 
     @functools.wraps(original)

@@ -1,8 +1,8 @@
-"""How does a trial leave nothing behind? What the program writes goes to a folder of the trial's.
+"""The write sandbox of a trial: files that the program writes go to the trial's folder.
 
-This covers Python's own file functions and what some libraries write from C (`inprocess.sandbox.native_writers`), in
-the program and in every Python process that it starts, from the first line on; what others write from C by a path of
-their own is not seen. What is there to be kept from run to run, caches and downloads, is written as always.
+It covers Python's file functions and some libraries that write from C (`inprocess.sandbox.native_writers`), in the
+program and in every Python process that it starts, from the first line on. Other writes from C are not covered. Caches
+and downloads, which persist between runs, are written directly.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from paceline.inprocess.sandbox.path_mapping import Entries, Overlay, there
 
 _AT_FDCWD, _NOFOLLOW, _BTIME = -100, 0x100, 0x800
 _SIZE, _MASK, _BORN = 256, "I", "qI"
-_BORN_AT = 80  # bytes into struct statx (man 2 statx)
+_BORN_AT = 80  # offset in bytes in struct statx (man 2 statx)
 _statx = getattr(ctypes.CDLL(None), "statx", None)
 
 _FREE = ("/dev", "/proc", "/sys")
 _CACHES = ("~/.cache", "~/.triton", "~/.nv")
-_OF_CACHES = (  # variables that name one
+_OF_CACHES = (  # variables that contain the path of a cache
     *("XDG_CACHE_HOME", "HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME"),
     *("TORCH_EXTENSIONS_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_HOME", "TRITON_CACHE_DIR", "CUDA_CACHE_PATH"),
     *("NUMBA_CACHE_DIR", "MPLCONFIGDIR"),
@@ -40,18 +40,18 @@ _overlay: Overlay | None = None
 
 
 def begin(folder: str, since_s: float | None = None) -> None:
-    """Have everything that this process writes from now on go to the trial's folder.
+    """Redirect all writes of this process to the trial's folder from now on.
 
     Args:
-        folder: Where it goes.
-        since_s: Do not see what another rank of the program has made since then, which this one makes itself; in
-            seconds since 1970. Once this process has started a program that is not Python's, it sees all, as that
-            program writes where it likes.
+        folder: The trial's folder.
+        since_s: Hide files that another rank of the program created after this time, because this rank creates them
+            itself; in seconds since 1970. Once this process has started a program other than Python, all files are
+            visible, because that program may write anywhere.
     """
-    global _overlay  # noqa: PLW0603 one process, one overlay; torch comes later
+    global _overlay  # noqa: PLW0603 one process has one overlay; torch is patched later
     is_later = None if since_s is None else _later_than(since_s)
     _overlay = overlay = Overlay(folder, free_places(os.environ, os.getcwd()), is_later)
-    shutil._use_fd_functions = False  # type: ignore[attr-defined]  # rmtree by paths, which are seen
+    shutil._use_fd_functions = False  # type: ignore[attr-defined]  # rmtree with paths, which the patches see
     _patch_open(overlay)
     _patch_reading(overlay)
     _patch_folders(overlay)
@@ -84,9 +84,9 @@ def _later_than(since_s: float) -> Callable[[str], bool]:
 
 
 def _is_new(path: str, born_s: Callable[[str], float | None], since_s: float) -> bool:
-    """Say whether a path was made since then; what is not there may be in a moment, and is new then.
+    """Return whether a path was created after this time. A path that does not exist counts as new.
 
-    Whether it is there is asked first: another rank may make it between the two questions.
+    Existence is checked first, because another rank may create the path between the two checks.
     """
     if not there(path):
         return True
@@ -95,13 +95,13 @@ def _is_new(path: str, born_s: Callable[[str], float | None], since_s: float) ->
 
 
 def patch(torch: Any) -> None:
-    """Have what torch writes go there too."""
+    """Redirect torch's own writes too."""
     if _overlay is not None:
         native_writers.patch_torch(torch, _overlay)
 
 
 def free_places(environment: Mapping[str, str], cwd: str) -> tuple[str, ...]:
-    """Return what is written as always: devices, what a trial needs itself, caches. Never what lies around `cwd`."""
+    """Return folders that are written directly: devices, the trial's own and caches. Parents of `cwd` are left out."""
     ours = [environment[name] for name in ("PACELINE_WATCH_DIR", "TMPDIR") if environment.get(name)]
     named = [environment[name] for name in _OF_CACHES if environment.get(name)]
     caches = [os.path.join(cwd, os.path.expanduser(place)) for place in (*_CACHES, *named)]
@@ -109,12 +109,12 @@ def free_places(environment: Mapping[str, str], cwd: str) -> tuple[str, ...]:
 
 
 def _at(path: Any, dir_fd: int | None) -> Any:
-    """Return a path that is relative to an open folder as one that is not."""
+    """Return the absolute form of a path that is relative to an open folder."""
     return path if dir_fd is None else os.path.join(os.readlink(f"/proc/self/fd/{dir_fd}"), os.fsdecode(path))
 
 
-class _named:  # noqa: N801 a context, and on the way of every stat
-    """Names in an error the path that was asked for, and not where it leads."""
+class _named:  # noqa: N801 a context manager in each stat call
+    """Replaces the mapped path in an error by the path that the program used."""
 
     __slots__ = ("_path", "_place")
 
@@ -122,7 +122,7 @@ class _named:  # noqa: N801 a context, and on the way of every stat
         self._path, self._place = path, place
 
     def __enter__(self) -> None:
-        """Nothing is to be done."""
+        """Do nothing."""
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if isinstance(error, OSError) and error.filename == self._place:
@@ -159,7 +159,7 @@ def _patch_open(overlay: Overlay) -> None:
 
 
 def _replace_taken(module: str, attribute: str, open_: Any) -> None:
-    """Replace the `open` that a module took for itself, where it is imported already."""
+    """Replace the reference to `open` in a module that was imported before."""
     taken = sys.modules.get(module)
     if taken is not None and getattr(taken, attribute, None) is _opened:
         setattr(taken, attribute, open_)
@@ -261,7 +261,7 @@ def _patch_moving(overlay: Overlay) -> None:
 
 
 def born_s(path: str) -> float | None:
-    """Return when a file was created, in seconds since 1970. Symbolic links are not followed."""
+    """Return the creation time of a file in seconds since 1970, without following symbolic links."""
     if _statx is None:
         return None
     found = ctypes.create_string_buffer(_SIZE)

@@ -1,7 +1,7 @@
-"""Inside the program: how is a recipe applied to a program that nobody edited?
+"""Apply a recipe to an unedited program, inside its processes.
 
-Loaded by the probe if ``PACELINE_BESIDE`` names this package: at the start of each process, and when torch has been
-imported. One module per table of the recipe; what took hold is written beside the record, and so is what could not.
+The recorder loads this package if ``PACELINE_BESIDE`` names it, at the start of each process and after the import of
+torch. There is one module per table of the recipe. Applied settings and failures are written next to the record.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from paceline.inprocess.settings import allocator, confirmation, seeds
 from paceline.inprocess.settings.trial import fixed_draws, gradient_noise, short_epochs
 
 RECIPE = "PACELINE_RECIPE"  # the recipe, as JSON
-CONDUCTOR = "PACELINE_CONDUCTOR"  # path of the socket of whoever conducts the trial
-WITNESS = "PACELINE_WITNESS"  # set when what is computed is to be written down
-TRACKERS_OFF = "PACELINE_TRACKERS_OFF"  # set when nothing is to be sent to experiment trackers
-SCRATCH = "PACELINE_SCRATCH"  # folder that takes what the program writes, when it is to leave nothing behind
+CONDUCTOR = "PACELINE_CONDUCTOR"  # path of the socket of the process that controls the trial
+WITNESS = "PACELINE_WITNESS"  # set if checksums are recorded
+TRACKERS_OFF = "PACELINE_TRACKERS_OFF"  # set if experiment trackers are switched off
+SCRATCH = "PACELINE_SCRATCH"  # folder for the program's writes in a write sandbox
 
-_SWITCHES: Mapping[str, Callable[[Any, str], None]] = {  # environment variables that tell a trial to do more
+_SWITCHES: Mapping[str, Callable[[Any, str], None]] = {  # variables that switch additional patches on
     gradient_noise.NOISE: lambda torch, _: gradient_noise.patch(torch),
     seeds.SEED: lambda torch, seed: seeds.patch(torch, int(seed)),
     fixed_draws.FIXED: lambda torch, _: fixed_draws.patch(torch),
@@ -31,13 +31,13 @@ _SWITCHES: Mapping[str, Callable[[Any, str], None]] = {  # environment variables
 
 
 def applied(recipe: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment variables by which a watched program applies a recipe to itself."""
+    """Return the environment variables with which a watched program applies a recipe to itself."""
     allocator_variables = allocator.environment(recipe.get("allocator", {}), os.environ)
     return {"PACELINE_BESIDE": __name__, RECIPE: json.dumps(recipe), **allocator_variables}
 
 
 def begin() -> None:
-    """Act before the program's first line: what it writes in a trial goes elsewhere from there on."""
+    """Install the patches that must precede the program's first line, such as the write sandbox."""
     if os.environ.get(SCRATCH):
         from paceline.inprocess.sandbox import write_sandbox
 
@@ -49,7 +49,7 @@ def begin() -> None:
 
 
 def patch(torch: Any) -> None:
-    """Apply the recipe to torch; a table that cannot be applied is told, and the program goes on without it."""
+    """Apply the recipe to torch. If a table cannot be applied, record the reason and continue without it."""
     if os.environ.get(SCRATCH):
         from paceline.inprocess.sandbox import write_sandbox
 

@@ -1,8 +1,8 @@
-"""memory.checkpoint_every, memory.activation_budget: repeated blocks of a model are recomputed in the backward pass.
+"""memory.checkpoint_every, memory.activation_budget: recompute repeated blocks of a model in the backward pass.
 
-A block is one of several children of one class with parts of their own: a layer of a transformer, a stage's block of a
-residual network; or one of several ``nn.Sequential`` of the same classes in a row. With a budget, the first forward
-tells how many bytes each block keeps, and as few blocks as will do are computed again.
+A block is one of several children of one class that have submodules: a layer of a transformer, or a block in a stage of
+a residual network. Several consecutive ``nn.Sequential`` modules with the same classes are blocks too. With a budget,
+the first forward measures how many bytes each block saves, and as few blocks as possible are recomputed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EVERY, _BUDGET = "memory.checkpoint_every", "memory.activation_budget"
 
 
 def every(torch: Any, count: int) -> None:
-    """Compute every so-manieth block again."""
+    """Recompute every ``count``-th block."""
     blocks = _Blocks(torch)
 
     def choose(module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
@@ -32,7 +32,7 @@ def every(torch: Any, count: int) -> None:
 
 
 def within(torch: Any, budget: float) -> None:
-    """Recompute as many blocks as needed, so that the rest keeps at most this share of the activation memory."""
+    """Recompute as many blocks as needed, so that the rest saves at most this share of the activation memory."""
     blocks = _Blocks(torch)
 
     def choose(module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
@@ -47,7 +47,7 @@ def within(torch: Any, budget: float) -> None:
 
 
 def chosen(found: Sequence[Any], kept: Sequence[int], budget: float) -> list[Any]:
-    """Return the blocks to compute again: the first ones, whose activations wait for the longest time."""
+    """Return the blocks to recompute: the first ones, because their activations are in memory for the longest time."""
     left, total, taken = sum(kept), sum(kept), []
     for block, size in zip(found, kept, strict=True):
         if left <= budget * total:
@@ -58,7 +58,7 @@ def chosen(found: Sequence[Any], kept: Sequence[int], budget: float) -> list[Any
 
 
 def repeated(torch: Any, module: Any) -> list[Any]:
-    """Return the blocks of a model, in order: children of one kind, two at least, that have parts with parameters."""
+    """Return the blocks of a model in order: two or more children of one kind, with parameters and submodules."""
     sequential, lists = torch.nn.Sequential, (torch.nn.ModuleList, torch.nn.ModuleDict)
     in_a_row = isinstance(module, (sequential, *lists))
     kinds = [_kind(child, sequential) for child in module.children()]
@@ -75,22 +75,22 @@ def repeated(torch: Any, module: Any) -> list[Any]:
 
 
 def _kind(module: Any, sequential: Any) -> tuple[type, ...]:
-    """Return what makes two modules alike: their class, and of an nn.Sequential the classes in it."""
+    """Return the key by which modules are compared: the class, and for an nn.Sequential the classes in it."""
     return (type(module), *(map(type, module.children()) if type(module) is sequential else ()))
 
 
 class _Blocks:
-    """The blocks that are computed again, and how many bytes others keep."""
+    """The recomputed blocks, and the number of bytes that blocks save for the backward pass."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
-        self._known: WeakSet[Any] = WeakSet()  # models that were looked at
+        self._known: WeakSet[Any] = WeakSet()  # models that were searched for blocks
         self._forgetful: WeakSet[Any] = WeakSet()
         self._weighed: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
         self._patch()
 
     def new_in(self, module: Any, key: str) -> list[Any]:
-        """Return the blocks of a model that trains and was not seen before."""
+        """Return the blocks of a model in training that is new; empty for other models."""
         if module in self._known or not module.training or not self._torch.is_grad_enabled():
             return []
         self._known.add(module)
@@ -110,14 +110,14 @@ class _Blocks:
         return found
 
     def forget(self, some: Sequence[Any], found: Sequence[Any], key: str) -> None:
-        """Compute some of the blocks again from now on."""
+        """Recompute these blocks from now on."""
         self._forgetful.update(some)
         confirmation.took(
             key, f"{len(some)} of {len(found)} blocks ({type(found[0]).__name__}) are recomputed in the backward pass"
         )
 
     def weighed(self, found: Sequence[Any], run: Callable[[], Any]) -> tuple[Any, list[int]]:
-        """Run a forward; return its result and how many bytes each block keeps for backward."""
+        """Run a forward; return its result and the number of bytes that each block saves for the backward pass."""
         for block in found:
             self._weighed[block] = 0
         try:

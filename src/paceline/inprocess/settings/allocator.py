@@ -1,7 +1,7 @@
-"""[allocator]: how torch's allocator takes memory from a CUDA device.
+"""[allocator]: how torch's allocator reserves memory of a CUDA device.
 
-It reads its settings from the environment when the device is first used, so they are put there before the program
-starts, beside those that are there already.
+The allocator reads its settings from the environment when the device is first used. The settings are therefore added to
+the environment before the program starts, next to existing settings.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 from paceline.inprocess.settings import on_cuda
 
-_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the second is the older name, and still read
+_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")  # the second is the older name, which torch still reads
 _OPTION = "expandable_segments"
 
 
 def environment(settings: Mapping[str, Any], present: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables to add to those that are there; a program's own choice stays."""
+    """Return the environment variables to set, given the present ones; the program's own choice is kept."""
     if not settings.get(_OPTION):
         return {}
     given = {name: present[name] for name in _VARIABLES if present.get(name)} or {_VARIABLES[0]: ""}
@@ -26,7 +26,7 @@ def environment(settings: Mapping[str, Any], present: Mapping[str, str]) -> dict
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """See whether the allocator does as it was told."""
+    """Check whether the allocator applied the setting."""
 
     def why_not(_: Any, device: Any) -> str | None:
         segments = [s for s in torch.cuda.memory_snapshot() if s["device"] == device.index]

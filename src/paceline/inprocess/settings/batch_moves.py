@@ -1,9 +1,9 @@
-"""Moves of batches to a device that the program makes, and copies made ahead that are handed over for just these moves.
+"""Replace the program's moves of batch tensors to a device by copies that were made ahead.
 
-The program keeps its batches: they stay in host memory, and are what its loader made. A copy is handed over in place of
-the result of ``tensor.to(device)`` or ``tensor.cuda()``, once, if this result could have no other content: the tensor
-was not changed since the copy began. torch counts changes by its own operations; a tensor whose memory is given out in
-another way (``numpy()``, ``data``, ``data_ptr()`` …) gets no copy any more.
+The program's batches stay in host memory, as its loader made them. A copy replaces the result of ``tensor.to(device)``
+or ``tensor.cuda()`` once, if this result would have the same content, that is, if the tensor was not changed since the
+copy began. torch's version counter shows changes by torch's operations. A tensor whose memory is exposed in another way
+(``numpy()``, ``data``, ``data_ptr()`` …) no longer gets a copy.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from paceline.inprocess import hooks
 from paceline.inprocess.side_stream import can_copy
 
 Path = tuple[Any, ...]  # keys and indices from a batch to one of its tensors
-_GIVE_OUT = ("numpy", "data_ptr", "untyped_storage", "__dlpack__")  # methods that give out a tensor's memory
+_GIVE_OUT = ("numpy", "data_ptr", "untyped_storage", "__dlpack__")  # methods that expose a tensor's memory
 
 
 class AheadCopy(Protocol):
-    """Copies of some tensors of one batch, begun on a side stream."""
+    """Copies of some tensors of one batch, started on a side stream."""
 
     def suits(self) -> bool:
-        """Return whether the current stream is the one that the copies were made for."""
+        """Return whether the current stream is the stream for which the copies were made."""
         ...
 
     def arrive(self) -> list[Any]:
-        """Return the tensors on the device, once; the current stream waits for them."""
+        """Return the tensors on the device, once. The current stream waits for the copies."""
         ...
 
     def wait(self) -> None:
-        """Wait on the host until the device has read its memory."""
+        """Wait on the host until the device has read the tensors' memory."""
         ...
 
 
 class Handed:
-    """A batch of the program: which of its tensors the program moved to a device, and which were copied ahead."""
+    """A batch of the program, with its moves to a device and the copies that were made ahead."""
 
     def __init__(self, batch: Any) -> None:
-        self.moves: dict[Path, list[Any]] = {}  # devices, in the order of the moves
-        self.used = 0  # copies that took the place of moves
+        self.moves: dict[Path, list[Any]] = {}  # devices in the order of the moves
+        self.used = 0  # number of copies that replaced moves
         self._tensors = dict(tensors_in(batch))
-        self._copies: dict[Path, tuple[AheadCopy, int]] = {}  # and its place among the copied tensors
+        self._copies: dict[Path, tuple[AheadCopy, int]] = {}  # path -> copies, and the tensor's position in them
         self._arrived: dict[int, list[Any]] = {}
         self._versions: dict[Path, int] = {}
         self._forgotten = 0
 
     def prefetch(self, devices: Mapping[Path, Any], begin: Callable[[Any, list[Any]], AheadCopy]) -> bool:
-        """Begin to copy tensors; return whether there were any that can be copied ahead.
+        """Start to copy tensors; return whether any tensor can be copied ahead.
 
         Args:
-            devices: Where each position is moved.
-            begin: Begins to copy some tensors to a device.
+            devices: The target device of each position in the batch.
+            begin: Starts to copy some tensors to a device.
         """
         wanted: dict[Any, list[Path]] = {}
         for path, device in devices.items():
@@ -68,26 +68,26 @@ class Handed:
 
     @property
     def unused(self) -> int:
-        """How many copies the program has not asked for."""
+        """The number of copies that the program has not used."""
         return len(self._copies) + self._forgotten
 
     def hand_out(self, moves: Moves) -> None:
-        """Have the program's moves of these tensors come here; the tensors are the program's from now on."""
+        """Register the tensors for moves by the program, and release this object's references to them."""
         tensors, self._tensors = self._tensors, {}
         for path, tensor in tensors.items():
             moves.follow(tensor, self, path)
 
     def forget(self, path: Path) -> None:
-        """Give up the copy of a position, whose content may have changed."""
+        """Discard the copy of a position, whose content may have changed."""
         self._forgotten += self._copies.pop(path, None) is not None
 
     def end(self) -> None:
-        """Give up all copies that are left."""
+        """Discard all remaining copies."""
         self._copies.clear()
         self._arrived.clear()
 
     def taken(self, path: Path, tensor: Any, device: Any, non_blocking: bool) -> Any | None:
-        """Return the copy of a tensor that the program moves, or None if there is none that is the same."""
+        """Return the copy of a tensor that the program moves, or None if no copy is equal to it."""
         copies, place = self._copies.get(path, (None, 0))
         if copies is None or tensor._version != self._versions[path] or not can_copy(tensor) or not copies.suits():
             return None
@@ -100,32 +100,32 @@ class Handed:
         self.used += 1
         self._arrived[id(copies)][place] = None
         if not non_blocking:
-            copies.wait()  # the program may write to its tensor as soon as this returns
+            copies.wait()  # the program may write to its tensor after this call
         return copy
 
 
 class Moves:
-    """Hears of the moves that the program makes of tensors of its batches."""
+    """Intercepts the program's moves of batch tensors."""
 
     def __init__(self, torch: Any, is_device: Callable[[Any], bool]) -> None:
-        """Prepare hearing; `patch` begins it.
+        """Store the arguments; `patch` installs the patches.
 
         Args:
             torch: The module.
-            is_device: Whether moves to a device count.
+            is_device: Whether moves to a device are recorded.
         """
         self._torch = torch
         self._is_device = is_device
-        self._followed: dict[int, tuple[Any, Handed, Path, int]] = {}  # id -> weak reference, where, storage
+        self._followed: dict[int, tuple[Any, Handed, Path, int]] = {}  # id -> weak reference, batch, position, storage
 
     def follow(self, tensor: Any, handed: Handed, path: Path) -> None:
-        """Hear of the moves of a tensor, as long as it lives."""
+        """Intercept the moves of a tensor as long as it lives."""
         key, followed = id(tensor), self._followed
         storage = self._torch._C.TensorBase.untyped_storage(tensor).data_ptr() if can_copy(tensor) else 0
         followed[key] = ref(tensor, lambda _: followed.pop(key, None)), handed, path, storage
 
     def patch(self) -> None:
-        """Change the methods of ``torch.Tensor`` that move a tensor, or give out its memory."""
+        """Patch the methods of ``torch.Tensor`` that move a tensor or expose its memory."""
         kind = self._torch.Tensor
         kind.to = self._moving(kind.to, self._parsed_to)
         kind.cuda = self._moving(kind.cuda, self._parsed_cuda)
@@ -173,7 +173,7 @@ class Moves:
                 handed.forget(path)
 
     def _is_special(self) -> bool:
-        """Return whether a move has another result now than a tensor of its own on the device."""
+        """Return whether a move now gives another result than a new tensor on the device."""
         torch = self._torch
         return bool(
             torch.is_inference_mode_enabled()
@@ -184,11 +184,11 @@ class Moves:
         )
 
     def _parsed_to(self, tensor: Any, args: Any, kwargs: Any) -> tuple[Any, bool] | None:
-        """Return where ``tensor.to`` moves, and whether without waiting; None of a call that does anything else."""
+        """Return the device and the non_blocking flag of a ``tensor.to`` call; None if the call does more than move."""
         try:
             device, dtype, non_blocking, memory_format = self._torch._C._nn._parse_to(*args, **kwargs)
         except (RuntimeError, TypeError):
-            return None  # another form of the call, or a mistake of which torch tells
+            return None  # another form of the call, or an error that torch reports
         if device is None or dtype not in (None, tensor.dtype) or memory_format is not None:
             return None
         return self._numbered(device), non_blocking
@@ -209,7 +209,7 @@ class Moves:
 
 
 def tensors_in(batch: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Yield each tensor of a batch with its position; in mappings, lists and tuples."""
+    """Yield each tensor of a batch with its position, also inside mappings, lists and tuples."""
     if hasattr(batch, "data_ptr"):
         yield path, batch
     elif isinstance(batch, Mapping):

@@ -1,10 +1,10 @@
-"""loader.cache: samples that were made once are kept in the memory of the training process.
+"""loader.cache: keep samples in the memory of the training process after they were loaded once.
 
-Only where a sample is the same each time; that is found by making the first ones twice, and in later epochs some of
-those that are kept: one of 64 in the second epoch, twice as many in each later one, up to one of 8, spread over the
-epoch, and at least 32. The state of the dataset is compared too, when an epoch begins and after 1, 2, 4, 8 and so on
-kept samples. If anything differs, all samples are forgotten. What is kept is handed out as a copy where something other
-than torch's own collate function gets it, which may change it.
+Only a dataset whose samples stay the same is cached. To check this, the first samples are loaded twice, and in later
+epochs some of the cached samples are loaded again: one of 64 in the second epoch and twice as many in each later epoch,
+up to one of 8, spread over the epoch, and at least 32. The state of the dataset is compared too: when an epoch begins
+and after 1, 2, 4, 8 and so on cached samples. If anything differs, all samples are dropped. With a collate function
+other than torch's own, cached samples are copied, because the function may change them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from paceline.inprocess.settings.digest import digest
 from paceline.inprocess.settings.seeds import save_states
 from paceline.inprocess.settings.threads import beside_training
 
-_CHECKED = 3  # samples that are made twice before any is trusted to stay the same
-_SECOND_EPOCH, _MOST = 1 / 64, 1 / 8  # share of the kept samples that are made once more: twice as many in each epoch
-_FEWEST = 32  # of them, as far as these are no larger share than the most
-_SHARE = 0.4  # of the memory that is available to this rank when the first sample is kept, for all datasets together
+_CHECKED = 3  # samples that are loaded twice before the dataset is trusted
+_SECOND_EPOCH, _MOST = 1 / 64, 1 / 8  # share of the cached samples to load again; doubles in each epoch
+_FEWEST = 32  # least number of these samples, within the largest share
+_SHARE = 0.4  # share of this rank's available memory, measured at the first sample, for all datasets together
 
 
 def patch(torch: Any) -> None:
-    """Keep the samples of map-style datasets that the training process fetches itself."""
+    """Cache the samples of map-style datasets that the training process itself loads."""
     from torch.utils.data._utils import fetch as module
 
     fetcher = module._MapDatasetFetcher
@@ -46,22 +46,22 @@ def patch(torch: Any) -> None:
         if own and not isinstance(self.dataset, _Lent):
             samples = kept.setdefault(id(self.dataset), _Kept(torch, self.dataset, room))
             if samples.usable:
-                samples.begin_epoch()  # each has a fetcher of its own
+                samples.begin_epoch()  # each epoch has its own fetcher
                 copies = self.collate_fn is not torch.utils.data.default_collate
-                self.dataset = _Lent(samples, copies)  # from here on the fetcher asks it, counted and timed as always
+                self.dataset = _Lent(samples, copies)  # the fetcher reads from this wrapper, which is timed as before
         return original(self, index)
 
     hooks.install(fetcher, "fetch", fetch)
 
 
 class _Room:
-    """The memory that is left for samples, of all datasets of this process."""
+    """The memory that is left for samples of all datasets of this process."""
 
     def __init__(self) -> None:
         self._left: float | None = None
 
     def take(self, n_bytes: int) -> bool:
-        """Say whether there is room left, and take so much of it."""
+        """Return whether memory is left, and if so reserve the given number of bytes."""
         if self._left is None:
             ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
             self._left = _SHARE * (available_bytes(LocalFiles()) or 0.0) / ranks
@@ -72,45 +72,45 @@ class _Room:
 
 
 class _Lent:
-    """A dataset's kept samples for one epoch of one loader."""
+    """Wrapper of a dataset and its cached samples, for one epoch of one loader."""
 
     def __init__(self, kept: _Kept, copies: bool) -> None:
         self._kept = kept
         self._copies = copies
 
     def __getitem__(self, index: Any) -> Any:
-        """Return a sample, made now or kept; a copy where whoever gets it may change it."""
+        """Return a sample, loaded or cached; a copy if the receiver may change it."""
         return self._kept.sample(index, copy.deepcopy if self._copies else _itself)
 
 
 class _Kept:
-    """The samples of one dataset."""
+    """The cached samples of one dataset."""
 
     def __init__(self, torch: Any, dataset: Any, room: _Room) -> None:
         self._torch = torch
-        self._dataset = dataset  # kept alive: its id names it
+        self._dataset = dataset  # keeps the dataset alive, because it is found by its id
         self._samples: dict[Any, Any] = {}
         self._room = room
         self._to_check = _CHECKED
         self._trusted = False
         self._epochs = 0
-        self._taken = 0  # kept samples, in this epoch
-        self._share = 0.0  # of the kept samples, that are made once more in this epoch
+        self._taken = 0  # cached samples used in this epoch
+        self._share = 0.0  # share of the cached samples that are loaded again in this epoch
         self._state = state_of(dataset)
-        self._volatile: set[str] = set()  # attributes that loading a sample changes
+        self._volatile: set[str] = set()  # attributes that change when a sample is loaded
         self.usable = not _fetches_many(torch, dataset)
         if not self.usable:
             confirmation.refused("loader.cache", "the dataset returns several samples at a time (__getitems__)")
 
     def begin_epoch(self) -> None:
-        """Look at the dataset, and have more of the kept samples made once more than in the last epoch."""
+        """Compare the dataset's state, and set the share of samples to check in this epoch."""
         self._epochs, self._taken = self._epochs + 1, 0
         self._share = checked_share(self._epochs, len(self._samples))
         if self._epochs > 1:
             self._compare_state()
 
     def sample(self, index: Any, copied: Callable[[Any], Any]) -> Any:
-        """Return a sample, made now or kept; what is kept is never what `copied` does not return."""
+        """Return a sample, loaded or cached. The cache stores and returns only results of `copied`."""
         key = _key(index)
         if not self.usable or key is None:
             return self._dataset[index]
@@ -125,11 +125,11 @@ class _Kept:
         return copied(sample)
 
     def _is_checked(self, key: Any) -> bool:
-        """Say whether a sample is made once more in this epoch: others in each epoch."""
+        """Return whether a sample is checked in this epoch; each epoch checks other samples."""
         return zlib.crc32(f"{self._epochs} {key}".encode()) < self._share * (1 << 32)
 
     def _compare_state(self) -> bool:
-        """Forget all samples if the program has changed the dataset; return whether it has not."""
+        """Drop all samples if the program has changed the dataset. Return whether it is unchanged."""
         if not self.usable:
             return False
         names = changed(self._state, state_of(self._dataset), self._volatile)
@@ -148,9 +148,9 @@ class _Kept:
         return sample
 
     def _is_same(self, index: Any, sample: Any) -> bool:
-        """Make a sample once more and say whether it is the same; the random numbers drawn for that are put back.
+        """Load a sample again and return whether it is the same, then restore the random number generators.
 
-        Beside the training thread they are left: what it draws meanwhile (dropout) would be drawn twice.
+        Outside the training thread they are not restored: numbers that training draws meanwhile (dropout) would repeat.
         """
         put_back = _nothing if beside_training() else save_states(self._torch)
         same = digest(self._dataset[index]) == digest(sample)
@@ -171,11 +171,11 @@ class _Kept:
 
 
 def checked_share(epoch: int, kept: int) -> float:
-    """Return the share of the kept samples that are made once more in an epoch; 0 in the first one.
+    """Return the share of the cached samples that are loaded again in an epoch; 0 in the first one.
 
     Args:
-        epoch: Its number, from 1.
-        kept: Samples that are kept when it begins.
+        epoch: The number of the epoch, from 1.
+        kept: The number of cached samples when the epoch begins.
     """
     if epoch <= 1 or not kept:
         return 0.0
@@ -183,7 +183,7 @@ def checked_share(epoch: int, kept: int) -> float:
 
 
 def _fetches_many(torch: Any, dataset: Any) -> bool:
-    """Say whether a dataset fetches many samples at a time; torch's `Subset` does where what it is a part of does."""
+    """Return whether a dataset loads several samples per call; torch's `Subset` does so if its base dataset does."""
     kind, part = type(dataset), torch.utils.data.Subset
     if isinstance(dataset, part) and (kind.__getitem__, kind.__getitems__) == (part.__getitem__, part.__getitems__):
         return _fetches_many(torch, dataset.dataset)
@@ -195,7 +195,7 @@ def _itself(sample: Any) -> Any:
 
 
 def _key(index: Any) -> Any:
-    """Return what names a sample, None where nothing does: tensors of one number are equal only to themselves."""
+    """Return the cache key of an index, or None if it has none: equal tensors have different hashes."""
     index = index.item() if hasattr(index, "item") and getattr(index, "ndim", 1) == 0 else index
     try:
         hash(index)
@@ -209,7 +209,7 @@ def _nothing() -> None:
 
 
 def size_of(sample: Any) -> int:
-    """Return about how many bytes a sample takes."""
+    """Return the approximate number of bytes of a sample."""
     if isinstance(sample, dict):
         return sum(size_of(value) for value in sample.values())
     if isinstance(sample, list | tuple):

@@ -1,4 +1,4 @@
-"""ddp.comm_hook: gradients are sent between ranks in half precision, or as low-rank matrices (PowerSGD)."""
+"""ddp.comm_hook: send gradients between ranks in half precision, or as low-rank matrices (PowerSGD)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 from paceline.inprocess.settings import confirmation, outermost_forward
 
 _KEY = "ddp.comm_hook"
-POWERSGD_FROM = 10  # steps: buckets have to be what they stay, and first gradients are far from low rank
+POWERSGD_FROM = 10  # steps: until then, buckets change and gradients are far from low rank
 
 
 def patch(torch: Any, name: str) -> None:
-    """Compress the gradients of every model that exchanges them; one that has a hook of the program's is left alone."""
+    """Compress the gradients of every model with DDP, unless the program has registered a hook."""
     outermost_forward.around(torch, _Compression(torch, name))
 
 
 class _Compression:
-    """Registers the hook before a model's first forward: by then the program has registered its own."""
+    """Registers the hook before a model's first forward: by then the program has registered its own hook, if any."""
 
     def __init__(self, torch: Any, name: str) -> None:
         self._torch = torch
@@ -53,7 +53,7 @@ class _Compression:
             )
 
     def _hook(self, group: Any) -> tuple[Any, Any]:
-        """Return the state and the function of a hook."""
+        """Return the state and the function of the hook."""
         from torch.distributed.algorithms import ddp_comm_hooks as hooks
 
         if self._name == "powersgd":

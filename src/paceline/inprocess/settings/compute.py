@@ -1,4 +1,4 @@
-"""[compute]: torch.compile, channels-last, the number of compute threads, and which kernels a CUDA device runs."""
+"""[compute]: torch.compile, channels-last, the number of compute threads, and the kernels of a CUDA device."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.inprocess import hooks
 from paceline.inprocess.settings import confirmation, on_cuda, outermost_forward
 
 _COMPILE = "compute.compile"
-_MOST_COMPILED = 8  # steps in which something is compiled; torch gives up one function after as many times
+_MOST_COMPILED = 8  # steps with a compilation; torch itself stops compiling one function after as many
 _CUDNN = "compute.cudnn_benchmark"
 _SDPA = "compute.sdpa_backend"
 _BACKENDS = {
@@ -22,11 +22,11 @@ _BACKENDS = {
     "cudnn": "CUDNN_ATTENTION",
     "math": "MATH",
 }
-_in_force = ExitStack()  # never left
+_in_force = ExitStack()  # contexts that stay entered
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Put the settings in force."""
+    """Apply the settings."""
     if "num_threads" in settings:
         _set_threads(torch, settings["num_threads"])
     if "compile" in settings:
@@ -40,7 +40,7 @@ def patch(torch: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _set_threads(torch: Any, count: int) -> None:
-    """Set the number of threads for good: a program that sets another is not heard; loader workers are."""
+    """Set the number of threads; the program's own calls are ignored, except in loader workers."""
     original, owner = torch.set_num_threads, os.getpid()
     original(count)
 
@@ -54,7 +54,7 @@ def _set_threads(torch: Any, count: int) -> None:
 
 
 class _Once:
-    """Does something to each model before its first forward in training."""
+    """Calls a function with each model before its first forward in training."""
 
     def __init__(self, act: Any) -> None:
         self._act = act
@@ -68,7 +68,7 @@ class _Once:
 
 
 def _patch_compile(torch: Any, mode: str) -> None:
-    """Compile models, and do so no more where it has no end."""
+    """Compile models, and stop if the compilation never ends."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     compiled = _Compiled(torch, mode)
@@ -77,7 +77,7 @@ def _patch_compile(torch: Any, mode: str) -> None:
 
 
 class _Compiled:
-    """Counts the steps in which torch compiled something: shapes that are ever others have it compile without end."""
+    """Counts the steps in which torch compiled something: changing input shapes cause endless compilation."""
 
     def __init__(self, torch: Any, mode: str) -> None:
         self._torch = torch
@@ -87,7 +87,7 @@ class _Compiled:
         self._steps = 0
 
     def begin(self, module: Any) -> None:
-        """Compile a model, in place."""
+        """Compile a model in place."""
         if isinstance(module, self._torch.nn.parallel.DistributedDataParallel):
             module = module.module
         if getattr(module, "_compiled_call_impl", None) is not None or hasattr(module, "_orig_mod"):
@@ -98,7 +98,7 @@ class _Compiled:
         confirmation.took(_COMPILE, f"{type(module).__name__} is compiled ({self._mode})")
 
     def step(self) -> None:
-        """Look at the end of a step; after too many, what would have to be compiled runs as it is written."""
+        """Check for compilation at the end of a step. After too many, code that needs compilation runs uncompiled."""
         dynamo = sys.modules.get("torch._dynamo.utils")
         pieces = dynamo.counters["frames"]["total"] if dynamo is not None else 0
         if self._begun and pieces == 0:
@@ -119,15 +119,15 @@ def _compile(module: Any, mode: str) -> None:
     import torch._dynamo.config as dynamo
     import torch._inductor.config as inductor
 
-    if mode != "default":  # a CUDA graph for each shape would take memory without end
+    if mode != "default":  # one CUDA graph per shape would use ever more memory
         inductor.triton.cudagraph_skip_dynamic_graphs = True
-    own = type(module).forward.__module__.startswith("torch.nn.")  # torch does not look into a forward of its own
+    own = type(module).forward.__module__.startswith("torch.nn.")  # torch.compile skips forwards in torch.nn
     with dynamo.patch(wrap_top_frame=True) if own else nullcontext():
         module.compile(mode=None if mode == "default" else mode)
 
 
 def _set_cudnn_benchmark(torch: Any) -> None:
-    """Have cuDNN measure its algorithms for each new shape of a convolution, and keep the fastest."""
+    """Let cuDNN measure its algorithms for each new shape of a convolution, and use the fastest."""
 
     def why_not(optimizer: Any, _: Any) -> str | None:
         if not any(p.dim() >= 3 for group in optimizer.param_groups for p in group["params"]):
@@ -139,7 +139,7 @@ def _set_cudnn_benchmark(torch: Any) -> None:
 
 
 def _prefer_attention(torch: Any, name: str) -> None:
-    """Have one back end of scaled_dot_product_attention asked first; the others stay for what it cannot do."""
+    """Prefer one backend of scaled_dot_product_attention; the others handle inputs that it does not support."""
     from torch.nn import attention
 
     first = getattr(attention.SDPBackend, _BACKENDS[name])
@@ -156,7 +156,7 @@ def _prefer_attention(torch: Any, name: str) -> None:
 
 
 class _ChannelsLast:
-    """Keeps pictures and the weights of convolutions in channels-last memory."""
+    """Keeps images and the weights of convolutions in channels-last memory format."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch

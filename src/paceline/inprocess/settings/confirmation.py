@@ -1,4 +1,4 @@
-"""Which settings took hold in this process, and which did not? One line each, once, beside the record."""
+"""Record which settings took effect in this process and which did not: one line each, next to the record."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ _told: set[str] = set()
 
 
 def took(key: str, what: str) -> None:
-    """Write that a setting is in force, and what that means here."""
+    """Record that a setting is in effect, and what it does here."""
     _tell({"key": key, "held": True, "what": what})
 
 
 def refused(key: str, why: str) -> None:
-    """Write that a setting was left out, and why."""
+    """Record that a setting was not applied, and why."""
     _tell({"key": key, "held": False, "what": why})
 
 
 def gave_up(key: str, why: str) -> None:
-    """Write that a setting that was in force is so no more, and why."""
+    """Record that a setting is no longer in effect, and why."""
     _tell({"key": key, "held": False, "given_up": True, "what": why})
 
 

@@ -1,9 +1,9 @@
-"""Samples are made from the dataset as the program has it at that time: does that still hold under a recipe?
+"""Detect changes of a dataset that a recipe would hide from the loader.
 
-A loader without workers sees each change of its dataset in the next batch; new workers see it in the next epoch; kept
-workers never do. Where a recipe changes which of these a loader is, the state of the dataset is compared at batches 1,
-2, 4, 8 and so on, and when an epoch begins. Kept workers that the program did not ask for are started anew if the
-dataset has changed since they began. A change within an epoch cannot be made good: the setting is given up, and from
+A loader without workers sees each change of its dataset in the next batch; new workers see it in the next epoch;
+persistent workers never see it. If a recipe changes a loader in this respect, the state of the dataset is compared at
+batches 1, 2, 4, 8 and so on, and when an epoch begins. Workers that the recipe made persistent are restarted if the
+dataset has changed since their start. A change within an epoch cannot be repaired: the setting is given up, and from
 the next epoch on the loader has no workers and no threads.
 """
 
@@ -18,30 +18,30 @@ from paceline.inprocess import hooks
 from paceline.inprocess.settings import confirmation
 from paceline.inprocess.settings.dataset_state import State, changed, in_words, state_of
 
-Reads = Literal["live", "ahead", "epoch", "once"]  # at each batch, some batches before, at each epoch, at the first
+Reads = Literal["live", "ahead", "epoch", "once"]  # at each batch, some batches ahead, at each epoch, only at the first
 
 
 @dataclass
 class _Followed:
-    """One loader whose way of reading its dataset a recipe changes."""
+    """A loader for which a recipe changes the time at which it reads its dataset."""
 
     before: Reads
     now: Reads
-    key: str  # of the recipe
-    first: State | None = None  # when the workers that it has were started
+    key: str  # the setting of the recipe
+    first: State | None = None  # when the current workers started
     begun: State | None = None  # when the epoch began
-    batches: int = 0  # of the epoch
+    batches: int = 0  # in this epoch
     lost: bool = False
-    volatile: set[str] = field(default_factory=set)  # attributes that loading a sample changes itself
+    volatile: set[str] = field(default_factory=set)  # attributes that change when a sample is loaded
 
     @property
     def within_epochs(self) -> bool:
-        """Whether a change within an epoch is seen at another time than before."""
+        """Whether a change within an epoch is seen at another time than without the recipe."""
         return self.before != self.now and not {self.before, self.now}.isdisjoint(("live", "ahead"))
 
     @property
     def across_epochs(self) -> bool:
-        """Whether a change between epochs is seen now where it was not before, or not seen where it was."""
+        """Whether the recipe changes if a change between epochs is seen."""
         return self.before != self.now and "once" in (self.before, self.now)
 
 
@@ -50,43 +50,43 @@ _of_iterators: WeakKeyDictionary[Any, tuple[_Followed, Any]] = WeakKeyDictionary
 
 
 def reads(workers: int, persistent: bool, threads: int = 0) -> Reads:
-    """Return when a loader reads what its dataset holds."""
+    """Return when a loader reads the content of its dataset."""
     if not workers:
         return "ahead" if threads else "live"
     return "once" if persistent else "epoch"
 
 
 def follow(loader: Any, before: Reads, now: Reads, key: str) -> None:
-    """Watch the dataset of a loader, if a recipe changes when the loader reads it.
+    """Check the dataset of a loader for changes, if a recipe changes when the loader reads it.
 
     Args:
         loader: The new loader.
-        before: When the program's own loader reads the dataset.
-        now: When it does so under the recipe.
-        key: The setting that changes this.
+        before: When the loader reads the dataset without the recipe.
+        now: When the loader reads it with the recipe.
+        key: The setting that causes the difference.
     """
     known = [one for other, one in list(_followed.items()) if other.dataset is loader.dataset]
     alike = [one.before for one in known if one.now == before]
-    before = alike[0] if alike else before  # a loader made after another's likeness, as Accelerate does
+    before = alike[0] if alike else before  # the loader is a copy of another one, as with Accelerate
     if before != now:
         _followed[loader] = _Followed(before, now, key)
 
 
 def loaded(iterator: Any) -> None:
-    """Note which attributes have changed because the first samples of an epoch were loaded: not the program's doing."""
+    """Record the attributes that changed because the first samples of an epoch were loaded, not by the program."""
     one, loader = _of_iterators.get(iterator, (None, None))
     if one is not None and one.begun is not None:
         one.volatile.update(changed(one.begun, state_of(*roots(loader))))
 
 
 def is_given_up(iterator: Any) -> bool:
-    """Return whether the dataset of an iterator was found to change while samples were made from it."""
+    """Return whether the iterator's dataset changed while samples were loaded from it."""
     found = _of_iterators.get(iterator)
     return found is not None and found[0].lost
 
 
 def patch(torch: Any) -> None:
-    """Compare when loaders begin an epoch and when they return batches."""
+    """Compare datasets when loaders begin an epoch and when they return batches."""
     from torch.utils.data import dataloader
 
     _patch_epochs(dataloader.DataLoader)
@@ -130,7 +130,7 @@ def _patch_batches(iterator_class: Any) -> None:
 
 
 def _reads_as_before(loader: Any, one: _Followed) -> bool:
-    """Say whether an epoch reads the dataset as the program does, because the recipe leaves evaluation alone."""
+    """Return whether an epoch reads the dataset as without the recipe, because evaluation is left unchanged."""
     return one.now != "ahead" and not one.lost and reads(loader.num_workers, loader.persistent_workers) == one.before
 
 
@@ -145,7 +145,7 @@ def _begin_epoch(loader: Any, one: _Followed) -> None:
     elif differing := changed(one.first, state, one.volatile):
         if one.now == "once" and getattr(loader, "_iterator", None) is not None:
             loader._iterator._shutdown_workers()
-            loader._iterator = None  # new workers, with the dataset as it is now
+            loader._iterator = None  # new workers with the current dataset
             one.first = state
         else:
             _give_up(loader, one, differing, "between epochs")
@@ -162,20 +162,20 @@ def _compare_within(one: _Followed, loader: Any) -> None:
         return
     try:
         differing = changed(one.begun, state_of(*roots(loader)), one.volatile)
-    except RuntimeError:  # a thread that loads samples has changed a collection meanwhile
+    except RuntimeError:  # a thread that loads samples changed a collection at the same time
         return
     if differing:
         _give_up(loader, one, differing, "within an epoch")
 
 
 def roots(loader: Any) -> list[Any]:
-    """Return what makes the samples of a loader: the dataset, and a collate function that is an object."""
+    """Return the objects that make a loader's samples: the dataset, and the collate function if it is an object."""
     collate = loader.collate_fn
     return [loader.dataset, *([collate] if hasattr(collate, "__dict__") and not is_function(collate) else [])]
 
 
 def is_function(value: Any) -> bool:
-    """Return whether a value is a function or a method: those have no state that is looked at."""
+    """Return whether a value is a function or a method; their state is not compared."""
     return hasattr(value, "__code__") or hasattr(value, "__func__")
 
 
@@ -189,7 +189,7 @@ def _give_up(loader: Any, one: _Followed, names: list[str], when: str) -> None:
 
 
 def _without_workers(loader: Any) -> None:
-    """Load in the training process from here on, which sees each change of the dataset."""
+    """Load in the training process from now on, so that each change of the dataset is seen."""
     if getattr(loader, "_iterator", None) is not None:
         loader._iterator._shutdown_workers()
         loader._iterator = None

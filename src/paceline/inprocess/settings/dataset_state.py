@@ -1,9 +1,9 @@
-"""The state of a dataset: does the program change its dataset while copies of it, or samples made from it, are in use?
+"""The state of a dataset, for detecting changes while copies of the dataset or its samples are in use.
 
-A worker process has a copy of the dataset, threads load samples before the program asks for them, and a cache keeps
-samples. All three miss a later change: ``dataset.set_epoch(3)``, another image size, new weights of hard examples. The
-state is a checksum of each attribute of the dataset, of the datasets in it, and of the plain global variables that its
-``__getitem__`` names.
+A worker process has a copy of the dataset, threads load samples before the program requests them, and a cache stores
+samples. None of them sees a later change: ``dataset.set_epoch(3)``, another image size, new weights of hard examples.
+The state is a checksum of each attribute of the dataset, of the datasets in it, and of the plain global variables that
+its ``__getitem__`` reads.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from uuid import UUID
 from paceline.inprocess.settings.digest import digest, fields_of
 from paceline.inprocess.settings.streams import random_state
 
-State = Mapping[str, int]  # the checksum of each attribute, by its name
+State = Mapping[str, int]  # attribute name -> checksum
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None))
-_VALUES = (PurePath, date, time, timedelta, Decimal, Fraction, UUID, Enum, range)  # a path keeps its text once asked
+_VALUES = (PurePath, date, time, timedelta, Decimal, Fraction, UUID, Enum, range)  # a path caches its text on use
 _SKIPPED = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType, io.IOBase)
-_MOST_ELEMENTS = 1000  # of a collection that are looked at one by one
-_MOST_BYTES = 1 << 26  # of an array; of a larger one, every n-th element
-_MOST_VALUES = 20_000  # of one attribute
+_MOST_ELEMENTS = 1000  # elements of a collection that are checked one by one
+_MOST_BYTES = 1 << 26  # of an array; for a larger one, every n-th element is checked
+_MOST_VALUES = 20_000  # per attribute
 _MOST_DATASETS = 64
 _DEEPEST = 8
 
@@ -52,7 +52,7 @@ def changed(before: State, now: State, ignoring: Set[str] = frozenset()) -> list
 
 
 def in_words(names: Sequence[str]) -> str:
-    """Return the names of some attributes as a list in prose, the first three of them."""
+    """Return the first three names as a list in prose, with the number of the others."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(f"`{name}`" for name in names[:3]) + more
 
@@ -75,18 +75,18 @@ def _note_object(value: Any, prefix: str, found: dict[str, int], seen: set[int])
 
 
 def _datasets_in(value: Any) -> list[Any]:
-    """Return the datasets that an attribute holds: itself, or the elements of a short list."""
+    """Return the datasets in an attribute: the attribute itself, or the elements of a short list."""
     some = value if isinstance(value, list | tuple) and len(value) <= _MOST_DATASETS else [value]
     return [one for one in some if hasattr(type(one), "__getitem__") and hasattr(one, "__dict__") and _is_own(one)]
 
 
 def _is_own(value: Any) -> bool:
-    """Say whether an object is of a class of the program's, or a dataset of torch's such as a ``Subset``."""
+    """Return whether an object is not an array or a plain collection."""
     return not _is_array(value) and not isinstance(value, Mapping | Set | list | tuple | deque)
 
 
 def _globals_read_by(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield the plain global variables that methods of a class read, which loading a sample may depend on."""
+    """Yield the plain global variables that methods of a class read; samples may depend on them."""
     for known, names in _global_names(kind):
         for name in names:
             if isinstance(known.get(name, _SKIPPED), _PLAIN):
@@ -95,7 +95,7 @@ def _globals_read_by(kind: type) -> Iterator[tuple[str, Any]]:
 
 @functools.cache
 def _global_names(kind: type) -> list[tuple[dict[str, Any], list[str]]]:
-    """Return the variables of the modules in which methods of a class are, and the names that these read."""
+    """Return (module variables, names of the global variables read) for each sample-loading method of a class."""
     functions = [getattr(kind, name, None) for name in ("__getitem__", "__getitems__", "__iter__", "__call__")]
     written = [one for one in functions if isinstance(one, FunctionType)]
     return [
@@ -109,13 +109,13 @@ def _is_array(value: Any) -> bool:
 
 
 class _Checksum:
-    """Walks through one attribute; each object in it counts once."""
+    """Computes the checksum of one attribute; each object in it counts once."""
 
     def __init__(self) -> None:
         self._seen: dict[int, Any] = {}
 
     def of(self, value: Any, depth: int = 0) -> int:
-        """Return the checksum of a value and all that it holds."""
+        """Return the checksum of a value and its content."""
         if isinstance(value, _PLAIN):
             return _hash(value)
         if id(value) in self._seen or len(self._seen) > _MOST_VALUES or depth > _DEEPEST:
@@ -144,7 +144,7 @@ class _Checksum:
         if len(parts) <= _MOST_ELEMENTS:
             return _mixed(len(value), *(self.of(part, depth + 1) for part in parts))
         try:
-            return _mixed(len(value), hash(tuple(parts)))  # in C: a long list of numbers, names or pairs
+            return _mixed(len(value), hash(tuple(parts)))  # computed in C, for a long list of numbers, names or pairs
         except TypeError:
             some = parts[:: len(parts) // _MOST_ELEMENTS]
             return _mixed(len(value), *(self.of(part, depth + 1) for part in some))
@@ -165,7 +165,7 @@ def _has_bytes(value: Any) -> bool:
 
 
 def _is_model(value: Any) -> bool:
-    """Say whether an object is a model or an optimizer, which change in each step."""
+    """Return whether an object is a model or an optimizer, which change in each step."""
     return hasattr(value, "state_dict") and (hasattr(value, "parameters") or hasattr(value, "param_groups"))
 
 
@@ -178,7 +178,7 @@ def _of_array(value: Any) -> int:
 
 
 def _hash(value: Any) -> int:
-    return hash((type(value).__name__, repr(value) if isinstance(value, float) else value))  # NaN is equal to itself
+    return hash((type(value).__name__, repr(value) if isinstance(value, float) else value))  # NaN != NaN
 
 
 def _mixed(*values: int) -> int:

@@ -15,7 +15,7 @@ _USUAL = {"bucket_cap_mb": (None, 25), "static_graph": (False,), "gradient_as_bu
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Put the settings in force."""
+    """Apply the settings."""
     wanted = {key: settings[key] for key in _USUAL if key in settings}
     if wanted or _SEARCHES in settings:
         _patch_init(torch.nn.parallel.DistributedDataParallel, wanted, searches=settings.get(_SEARCHES, True))
@@ -26,7 +26,7 @@ def patch(torch: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _search_no_more(arguments: dict[str, Any]) -> None:
-    """Take the search for unused parameters out of the arguments of one model."""
+    """Remove the search for unused parameters from the arguments of one model."""
     if not arguments.pop(_SEARCHES, False):
         confirmation.refused(f"ddp.{_SEARCHES}", "the program does not pass find_unused_parameters=True")
         return
@@ -34,12 +34,12 @@ def _search_no_more(arguments: dict[str, Any]) -> None:
 
 
 def _patch_init(kind: Any, wanted: Mapping[str, Any], *, searches: bool) -> None:
-    """Change every model that is wrapped from now on; what the program has chosen itself stays.
+    """Change the arguments of every DDP model created from now on; the program's own values are kept.
 
     Args:
         kind: The class.
-        wanted: Arguments that it gets.
-        searches: Whether models may search for unused parameters, if the program asks for that.
+        wanted: The arguments to set.
+        searches: Whether models may search for unused parameters if the program requests it.
     """
     original = kind.__init__
     signature = inspect.signature(original)
@@ -48,7 +48,7 @@ def _patch_init(kind: Any, wanted: Mapping[str, Any], *, searches: bool) -> None
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
             bound = signature.bind(self, *args, **kwargs)
-        except TypeError:  # the program's own mistake: torch says what is wrong with it
+        except TypeError:  # the program's own error, which torch reports
             original(self, *args, **kwargs)
             return
         for key, value in wanted.items():

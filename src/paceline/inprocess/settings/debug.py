@@ -1,4 +1,4 @@
-"""[debug]: debug settings of torch and CUDA, which the program or its environment has on, are kept off."""
+"""[debug]: turn off debug settings of torch and CUDA that the program or its environment turns on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LEVEL = "TORCH_DISTRIBUTED_DEBUG"
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Put the settings in force. They can only be false: a recipe turns nothing on."""
+    """Apply the settings. All values are false: a recipe turns no debug setting on."""
     if "anomaly_detection" in settings:
         _keep_off(torch, "set_anomaly_enabled", "debug.anomaly_detection", "anomaly detection stays off")
     if "deterministic_algorithms" in settings:
@@ -28,7 +28,7 @@ def patch(torch: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _keep_off(torch: Any, function: str, key: str, what: str) -> None:
-    """Replace ``torch.<function>(mode, ...)``: a call that would turn a mode on turns it off."""
+    """Replace ``torch.<function>(mode, ...)``: a call that would turn the mode on turns it off."""
     original = getattr(torch, function)
 
     @functools.wraps(original)
@@ -41,13 +41,13 @@ def _keep_off(torch: Any, function: str, key: str, what: str) -> None:
 
 
 def _lower_distributed_debug(torch: Any) -> None:
-    """Lower the debug level of torch.distributed, which the environment has set. Messages of level INFO stay."""
+    """Lower the debug level of torch.distributed that the environment has set. Messages of level INFO stay."""
     key, distributed = "debug.distributed_debug", torch.distributed
     if not distributed.is_available() or distributed.get_debug_level() != distributed.DebugLevel.DETAIL:
         confirmation.refused(key, f"{_LEVEL}=DETAIL is not set")
         return
     distributed.set_debug_level(distributed.DebugLevel.INFO)
-    os.environ[_LEVEL] = "INFO"  # of processes that start later
+    os.environ[_LEVEL] = "INFO"  # for processes that start later
     confirmation.took(key, f"{_LEVEL} is INFO instead of DETAIL")
 
 

@@ -1,8 +1,8 @@
-"""loader.device_prefetch: tensors of the next batch are copied to the device while this one is computed with.
+"""loader.device_prefetch: copy tensors of the next batch to the device while the current batch is processed.
 
-Only what the program moves itself, to where it moves it: the first two batches of each loader show which positions of a
-batch these are. A loader whose batches are not moved, such as one of an evaluation on the host, is left alone. The
-batches stay what the loader made (see `batch_moves`). They come in the order they did, and an error in its turn.
+Only tensors that the program itself moves are copied, to the device of its move. The first two batches of each loader
+show which positions of a batch these are. A loader whose batches are not moved, such as for an evaluation on the host,
+stays unchanged. The batches are the loader's own (see `batch_moves`), in the same order, and errors keep their place.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from paceline.inprocess.settings.batch_moves import AheadCopy, Handed, Moves, Pa
 from paceline.inprocess.side_stream import SideStream
 
 _KEY = "loader.device_prefetch"
-_WATCHED = 2  # batches of a loader whose moves are watched before any is copied ahead
-_UNUSED = 3  # batches in a row whose copies were not asked for: then no more are made
+_WATCHED = 2  # batches of a loader whose moves are observed before any is copied ahead
+_UNUSED = 3  # consecutive batches with unused copies, after which no more copies are made
 
 Begin = Callable[[Any, list[Any]], AheadCopy]
 
 
 class LoaderMoves:
-    """What the program does with the batches of one loader."""
+    """The program's moves of the batches of one loader."""
 
     def __init__(self) -> None:
-        self.devices: dict[Path, Any] = {}  # where each position is moved
+        self.devices: dict[Path, Any] = {}  # target device of each position
         self._watched = 0
         self._unused = 0
         self._is_over = False
 
     @property
     def is_known(self) -> bool:
-        """Whether batches are to be copied ahead."""
+        """Whether batches should be copied ahead."""
         return self._watched >= _WATCHED and bool(self.devices) and not self._is_over
 
     def learn(self, handed: Handed) -> None:
-        """Learn from a batch, when the program asks for the one after it."""
+        """Evaluate the moves of a batch when the program requests the next one."""
         if self._is_over:
             return
         if self._watched < _WATCHED:
@@ -57,7 +57,7 @@ class LoaderMoves:
             )
 
     def stop(self, why: str) -> None:
-        """Copy nothing of this loader ahead."""
+        """Stop copying batches of this loader ahead."""
         self._is_over = True
         confirmation.refused(_KEY, why)
 
@@ -74,23 +74,23 @@ class LoaderMoves:
 
 
 class Ahead:
-    """The batches of one loop over a loader, one of them ahead once it is known what is moved."""
+    """The batches of one iteration over a loader. Once the moves are known, one batch is loaded ahead."""
 
     def __init__(self, loader_moves: LoaderMoves, moves: Moves, begin: Begin) -> None:
         self._of_loader = loader_moves
         self._moves = moves
         self._begin = begin
-        self._next: list[tuple[Any, Handed | None, Exception | None]] = []  # the one ahead
-        self._handed: Handed | None = None  # what the program has
+        self._next: list[tuple[Any, Handed | None, Exception | None]] = []  # the batch loaded ahead
+        self._handed: Handed | None = None  # the program's current batch
 
     def next(self, fetch: Callable[[], Any]) -> Any:
         """Return the next batch.
 
         Args:
-            fetch: Makes a batch.
+            fetch: Loads a batch.
 
         Raises:
-            Exception: What making this batch raised; StopIteration after the last.
+            Exception: The error from loading this batch; StopIteration after the last one.
         """
         if self._handed is not None:
             self._of_loader.learn(self._handed)
@@ -101,9 +101,7 @@ class Ahead:
             try:
                 raise error
             finally:
-                del (
-                    error
-                )  # its traceback holds this frame and those of its callers, and with them the program's batches
+                del error  # its traceback refers to this frame and its callers, and so to the program's batches
         if self._of_loader.is_known:
             try:
                 self._fetch(fetch)
@@ -115,7 +113,7 @@ class Ahead:
         return batch
 
     def _fetch(self, fetch: Callable[[], Any]) -> None:
-        """Make the batch after this one, and begin to copy what the program will move of it."""
+        """Load the batch after the current one, and start to copy the tensors that the program will move."""
         try:
             batch = fetch()
         except Exception as error:
@@ -128,7 +126,7 @@ class Ahead:
 
 
 def patch(torch: Any) -> None:
-    """Have loaders copy ahead what the program moves."""
+    """Make loaders copy ahead the tensors that the program moves."""
     if not has_gpu(torch):
         confirmation.refused(_KEY, "there is no CUDA device to copy batches to")
         return
@@ -146,13 +144,13 @@ def patch(torch: Any) -> None:
 
 
 def patch_loops(torch: Any, moves: Moves, begin: Begin, *iterators: Any) -> None:
-    """Have classes of loader iterators make batches ahead.
+    """Make loader iterators load batches ahead.
 
     Args:
         torch: The module.
-        moves: Hears of what the program moves.
-        begin: Begins to copy tensors to a device.
-        iterators: torch's two classes.
+        moves: Intercepts the program's moves.
+        begin: Starts to copy tensors to a device.
+        iterators: torch's two iterator classes.
     """
     known: WeakKeyDictionary[Any, LoaderMoves] = WeakKeyDictionary()
     for iterator in iterators:
@@ -174,7 +172,7 @@ def _patch_init(torch: Any, iterator: Any, known: Any, ahead: Callable[[LoaderMo
     @functools.wraps(reset)
     def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> Any:
         if "_paceline_ahead" in vars(self):
-            self._paceline_ahead = ahead(known.setdefault(loader, LoaderMoves()))  # an epoch may have been broken off
+            self._paceline_ahead = ahead(known.setdefault(loader, LoaderMoves()))  # an epoch may have been interrupted
         return reset(self, loader, *args, **kwargs)
 
     iterator.__init__, iterator._reset = __init__, _reset

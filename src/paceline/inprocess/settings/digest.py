@@ -1,4 +1,4 @@
-"""Are two values the same to the last bit? A number for tensors, arrays, plain values and objects that hold them."""
+"""Checksums that show whether values are bitwise equal: tensors, arrays, plain values and objects with fields."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from io import BytesIO
 from types import ModuleType
 from typing import Any
 
-_ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")  # where an object lies: elsewhere in every process
-_DEEPEST = 30  # objects in objects; deeper ones count by their class only
+_ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")  # the address of an object differs between processes
+_DEEPEST = 30  # nesting depth; deeper objects count by their class only
 
 
 def digest(value: Any, seed: int = 0) -> int:
-    """Return a checksum of a value: tensors and arrays by type, shape and bytes, objects by their class and fields.
+    """Return a checksum of a value: tensors and arrays by type, shape and bytes, objects by class and fields.
 
-    What has none of these counts by what it prints, without addresses.
+    Other values count by their `repr` without addresses.
     """
     return _Walk().through(value, seed)
 
 
 @dataclass
 class _Walk:
-    """A way through values that may refer to each other: each object is gone through once."""
+    """A traversal of values that may refer to each other; each object is visited once."""
 
-    seen: dict[int, tuple[int, Any]] = field(default_factory=dict)  # id -> its number, and itself, so that it stays
+    seen: dict[int, tuple[int, Any]] = field(default_factory=dict)  # id -> number, and the object, to keep it alive
     depth: int = 0
 
     def through(self, value: Any, seed: int) -> int:
@@ -38,7 +38,7 @@ class _Walk:
             return seed
         if isinstance(value, Set):
             return self.through(sorted(digest(one) for one in value), seed)
-        if hasattr(value, "detach") and hasattr(value, "dtype"):  # files can be detached too
+        if hasattr(value, "detach") and hasattr(value, "dtype"):  # files have a detach method too
             kind = f"{value.dtype}{tuple(value.shape)}".encode()
             return zlib.crc32(_bytes(value.detach()), zlib.crc32(kind, seed))
         if hasattr(value, "tobytes") and not isinstance(value, type):
@@ -51,14 +51,14 @@ class _Walk:
         return seed
 
     def _array(self, value: Any, seed: int) -> int:
-        """Count an array of numpy, one of its numbers, a picture of PIL."""
+        """Return the checksum of a NumPy array or scalar, or a PIL image."""
         if getattr(getattr(value, "dtype", None), "hasobject", False):
             return self.through(value.tolist(), seed)
         kind = [str(getattr(value, name, "")) for name in ("dtype", "shape", "mode", "size")]
         return zlib.crc32(value.tobytes(), zlib.crc32("".join(kind).encode(), seed))
 
     def _object(self, value: Any, seed: int) -> int:
-        """Count an object by its class and fields; one without any (a number, a text, a function) by what it prints."""
+        """Return the checksum of an object by class and fields, or by its `repr` if it has no fields."""
         if isinstance(value, BytesIO):
             return zlib.crc32(value.getvalue(), seed)
         fields = [] if isinstance(value, type | ModuleType) else sorted(fields_of(value))
@@ -76,7 +76,7 @@ class _Walk:
 
 
 def fields_of(value: Any) -> set[str]:
-    """Return the names of what an object itself holds, in its dict or its slots."""
+    """Return the names of an object's own attributes, in its dict or its slots."""
     slots = (getattr(kind, "__slots__", ()) for kind in type(value).__mro__)
     named = {name for some in slots for name in ([some] if isinstance(some, str) else some)}
     own = getattr(value, "__dict__", {})
@@ -84,7 +84,7 @@ def fields_of(value: Any) -> set[str]:
 
 
 def _bytes(tensor: Any) -> Any:
-    """Return a tensor's bytes as an array, whatever its number format; of one that is sharded, this rank's part."""
+    """Return a tensor's bytes as an array, for any data type; for a sharded tensor, the bytes of this rank's part."""
     import torch
 
     if hasattr(tensor, "to_local"):

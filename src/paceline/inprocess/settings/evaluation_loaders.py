@@ -1,7 +1,7 @@
-"""Evaluation loaders keep what the program gave them, unless a recipe sets their workers.
+"""Evaluation loaders keep the program's settings, unless a recipe sets their workers.
 
-Starting workers may take longer than a short evaluation. An epoch that begins while gradients are switched off is one
-of evaluation.
+Starting workers may take longer than a short evaluation. An epoch that begins while gradients are disabled counts as
+evaluation.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from paceline.inprocess.settings import confirmation
 KEY = "loader.evaluation_workers"
 _NAMES = ("num_workers", "prefetch_factor", "persistent_workers", "timeout")
 _DEFAULTS: Mapping[str, Any] = {"num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0}
-_own: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()  # what the program asked for, by loader
+_own: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()  # loader -> the program's own settings
 
 
 def follow(loader: Any, asked: Mapping[str, Any]) -> None:
-    """Remember what the program asked for.
+    """Store the program's own settings of a loader.
 
     Args:
         loader: The new loader.
-        asked: The arguments that the program gave.
+        asked: The arguments that the program passed.
     """
     if asked.get("persistent_workers") or asked.get("multiprocessing_context") is not None:
-        return  # workers that the program keeps are kept for both
+        return  # persistent workers serve training and evaluation
     wanted = {name: asked.get(name, _DEFAULTS[name]) for name in _NAMES}
     if wanted["num_workers"] and wanted["prefetch_factor"] is None:
         wanted["prefetch_factor"] = 2
@@ -40,7 +40,7 @@ def patch(torch: Any, workers: int | None) -> None:
 
     Args:
         torch: The module.
-        workers: Of evaluation loaders; None: as many as the program asked for.
+        workers: The number of workers of evaluation loaders; None for the program's own number.
     """
     loader_class = torch.utils.data.DataLoader
     original = loader_class.__iter__
@@ -62,7 +62,7 @@ def patch(torch: Any, workers: int | None) -> None:
 
 
 def _with_workers(torch: Any, loader: Any, own: Mapping[str, Any], workers: int) -> Mapping[str, Any]:
-    """Return the settings of an evaluation loader with other workers, which are started anew for each evaluation."""
+    """Return the settings of an evaluation loader with the given workers, which start anew for each evaluation."""
     what = f"{type(loader.dataset).__name__} in batches of {loader.batch_size}"
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         confirmation.refused(

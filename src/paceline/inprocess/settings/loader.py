@@ -1,8 +1,8 @@
-"""[loader]: another number of workers, other hand-over, threads instead of processes, samples kept in memory.
+"""[loader]: change the number of workers and the prefetching, use threads instead of processes, or cache samples.
 
-The loader stays the program's: its class, its sampler, its order. What would change the samples is left out and told:
-a stream that several workers would each read whole, a dataset that fetches many samples at a time and would not be
-cached.
+The loader keeps its class, its sampler and its order. A change that would change the samples is not applied, and the
+reason is recorded. Examples: a stream that several workers would each read completely, or a cache for a dataset that
+loads several samples per call.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _OF_LOADER = ("batch_size", "num_workers", "prefetch_factor", "persistent_worker
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Change every loader that the program makes from now on."""
+    """Change every loader that the program creates from now on."""
     from torch.utils.data import DataLoader
 
     wanted = {key: settings[key] for key in _OF_LOADER if key in settings}
     if wanted.get("pin_memory"):
-        del wanted["pin_memory"]  # no argument: whether a loop pins is decided when it begins
+        del wanted["pin_memory"]  # not an argument: pinning is decided at the start of each iteration
         pin_memory.patch(torch)
     if "threads" in settings:
         from paceline.inprocess.settings import threads
@@ -69,7 +69,7 @@ def _patch_init(torch: Any, loader_class: Any, wanted: Mapping[str, Any], thread
                 now = dataset_changes.reads(_workers(bound.arguments), keeps, threads)
             args, kwargs = bound.args[1:], bound.kwargs
         except TypeError:
-            pass  # the program's own mistake: torch says what is wrong with it
+            pass  # the program's own error, which torch reports
         original(self, *args, **kwargs)
         loader_draws.follow(self, asked=asked, keeps=keeps)
         if before is not None and now is not None:
@@ -89,7 +89,7 @@ def _key(wanted: Mapping[str, Any], threads: int) -> str:
 
 
 def change(torch: Any, arguments: dict[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Change the arguments of one loader, in place; tell what took hold."""
+    """Change the arguments of one loader in place, and record the applied settings."""
     before = _workers(arguments)
     workers = wanted.get("num_workers", before)
     streams = isinstance(arguments.get("dataset"), torch.utils.data.IterableDataset)
@@ -114,7 +114,7 @@ def change(torch: Any, arguments: dict[str, Any], wanted: Mapping[str, Any]) -> 
 
 
 def _resize(torch: Any, arguments: dict[str, Any], size: int) -> None:
-    """Change the batch of a loader that trains: one that shuffles, or has a sampler that is not in order."""
+    """Change the batch size of a training loader: one that shuffles, or has a sampler that is not sequential."""
     sampler = arguments.get("sampler")
     in_order = isinstance(sampler, torch.utils.data.SequentialSampler) or getattr(sampler, "shuffle", None) is False
     if arguments.get("batch_sampler") is not None or not (arguments.get("shuffle") or (sampler and not in_order)):

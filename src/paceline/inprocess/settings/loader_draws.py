@@ -1,7 +1,7 @@
-"""How many random numbers does a loader draw at the start of an epoch? As many as the program's own loader would.
+"""Keep the number of random draws at the start of an epoch equal to that of the program's own loader.
 
-A loader draws one for its workers whenever it begins anew, and kept workers begin only once. Whoever keeps workers that
-the program would not, or does not keep what it would, shifts all that is drawn later from that stream: shuffling,
+A loader draws one number for its workers whenever it starts them; persistent workers start only once. If a recipe makes
+workers persistent, or restarts workers that the program keeps, all later draws from that generator shift: shuffling,
 dropout, initial weights.
 """
 
@@ -13,17 +13,17 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from paceline.inprocess import hooks
 
-_more: WeakSet[Any] = WeakSet()  # loaders that keep workers which the program would start anew
-_fewer: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # that keep none where it would; whether one epoch has begun
+_more: WeakSet[Any] = WeakSet()  # loaders with workers that only the recipe made persistent
+_fewer: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()  # the reverse -> whether an epoch has begun
 
 
 def follow(loader: Any, *, asked: bool, keeps: bool) -> None:
-    """Have a loader draw as it would have.
+    """Make a loader draw as many random numbers as it would without the recipe.
 
     Args:
-        loader: Just made.
-        asked: Whether the program asked that its workers be kept.
-        keeps: Whether they are.
+        loader: The new loader.
+        asked: Whether the program requested persistent workers.
+        keeps: Whether the workers are persistent.
     """
     if keeps and not asked:
         _more.add(loader)
@@ -32,21 +32,21 @@ def follow(loader: Any, *, asked: bool, keeps: bool) -> None:
 
 
 def asked_at_first(dataset: Any, asked: bool) -> bool:
-    """Return whether the program asked that workers be kept, of a loader that may be made after another's likeness.
+    """Return whether the program requested persistent workers for a loader, which may copy another loader's settings.
 
-    Accelerate, and so Hugging Face's Trainer, makes loaders anew from what those of the program say, and these say
-    what we had them say.
+    Accelerate, and so Hugging Face's Trainer, creates loaders from the settings of the program's loaders, and these
+    settings already include the recipe.
 
     Args:
-        dataset: That it reads.
-        asked: What it is given.
+        dataset: The dataset of the loader.
+        asked: The value passed to the loader.
     """
     like = _more if asked else _fewer
     return asked != any(getattr(one, "dataset", None) is dataset for one in list(like))
 
 
 def patch(torch: Any) -> None:
-    """Watch over the start of each epoch."""
+    """Patch the start of each epoch."""
     from torch.utils.data import dataloader
 
     _patch_kept(torch, dataloader._MultiProcessingDataLoaderIter)

@@ -1,10 +1,11 @@
-"""precision.autocast = "fp16": how do small gradients survive in half precision? The loss is scaled on its way back.
+"""precision.autocast = "fp16": scale the loss before backward, so that small gradients survive in half precision.
 
-fp16 has no numbers below 6e-8, where gradients often are. So each backward starts from the loss times S, and when it is
-done all gradients of optimizers' parameters are divided by S again: whatever clips, logs or adds up gradients sees them
-as they are. What an earlier micro-step has left there is multiplied by S before (a power of two: nothing is rounded).
-A step with a gradient that is not finite is skipped, and S halved; after 2,000 good steps S is doubled. These are the
-rules of `torch.amp.GradScaler`.
+fp16 has no numbers below 6e-8, where gradients often are. Each backward therefore starts from the loss times S, and
+after it all gradients of the optimizers' parameters are divided by S. Code that clips, logs or sums gradients sees them
+unscaled. Gradients of earlier micro-steps are multiplied by S before (S is a power of two, so no rounding occurs).
+
+A step with a gradient that is not finite is skipped, and S is halved; after 2,000 good steps S is doubled. These are
+the rules of `torch.amp.GradScaler`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from paceline.inprocess.settings import confirmation
 
 _KEY = "precision.autocast"
 _FIRST_SCALE = 2.0**16
-_GROWS_AFTER = 2000  # good steps in a row
-_HOPELESS = 24  # skipped steps in a row: the scale has long been 1
+_GROWS_AFTER = 2000  # consecutive good steps
+_HOPELESS = 24  # consecutive skipped steps: the scale reached 1 long before
 _live: list[_Scaling] = []
 
 
 def patch(torch: Any) -> Callable[[Any], None]:
-    """Prepare loss scaling. It begins when the returned function is called with a model that trains in fp16."""
+    """Prepare loss scaling. Return a function that starts the scaling when called with a model that trains in fp16."""
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     scaling = _Scaling(torch)
@@ -39,33 +40,33 @@ def patch(torch: Any) -> Callable[[Any], None]:
 
 
 def skipped() -> int:
-    """Return how many optimizer steps of this process were skipped."""
+    """Return the number of skipped optimizer steps in this process."""
     return sum(scaling.skipped for scaling in _live)
 
 
 class _Scaling:
-    """The scale of the loss in one process, and the steps that it cost."""
+    """The loss scale in one process, and the number of skipped steps."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._device = "cpu"
-        self._scaler: Any = None  # torch's own multiplies the loss, so that whoever records losses knows of it
-        self._over = False  # the program scales itself, or cannot be helped
-        self._inside = False  # a backward: one that begins within it (a checkpointed block's) is scaled already
+        self._scaler: Any = None  # torch's own scaler multiplies the loss: the recorder sees the unscaled loss
+        self._over = False  # the program scales its loss itself, or scaling has failed
+        self._inside = False  # in a backward; a nested backward (of a checkpointed block) is scaled already
         self._scale = _FIRST_SCALE
         self._good = 0
         self._bad = 0
-        self._aside: list[tuple[Any, Any]] = []  # parameters with gradients that an optimizer shall not see
+        self._aside: list[tuple[Any, Any]] = []  # parameters and the gradients that are hidden from an optimizer
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self.steps = 0
         self.skipped = 0
 
     def made(self, optimizer: Any) -> None:
-        """Know an optimizer."""
+        """Register an optimizer."""
         self._optimizers.add(optimizer)
 
     def begin(self, module: Any) -> None:
-        """Scale from the next backward on."""
+        """Scale the loss from the next backward on."""
         if self._scaler is not None or self._over or not self._torch.is_grad_enabled():
             return
         if any(hasattr(p, "to_local") for p in module.parameters()):
@@ -77,18 +78,18 @@ class _Scaling:
         self._rescale(self._scale)
 
     def give_up(self, why: str) -> None:
-        """Scale no more."""
+        """Stop scaling."""
         if not self._over:
             confirmation.gave_up(_KEY, why)
         self._over = True
 
     def scaled_by_program(self, scaler: Any) -> None:
-        """Notice a scaler at work that is not ours."""
+        """Stop scaling if the program uses its own enabled scaler."""
         if scaler is not self._scaler and scaler.is_enabled():
             self.give_up("the program scales its loss itself")
 
     def backward(self, original: Any, tensors: Any, args: Any, kwargs: Any) -> Any:
-        """Run backward from the scaled loss; leave gradients as if it had not been."""
+        """Run backward from the scaled loss, then unscale the gradients."""
         if self._inside:
             return original(tensors, *args, **kwargs)
         self._inside = True
@@ -114,7 +115,7 @@ class _Scaling:
                 self._torch._foreach_mul_(gradients, factor)
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
-        """Look at the gradients of a step, once they are there."""
+        """Check the gradients of a step; with a closure, after the closure has computed them."""
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
             self._judge(optimizer)
@@ -128,7 +129,7 @@ class _Scaling:
         return ((args[0], judged, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": judged})
 
     def after_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        """Give back the gradients of a step that was skipped."""
+        """Restore the gradients after a skipped step."""
         for parameter, gradient in self._aside:
             parameter.grad = gradient
         self._aside = []
@@ -151,7 +152,7 @@ class _Scaling:
             self._rescale(2 * self._scale)
 
     def _skip(self, parameters: list[Any]) -> None:
-        """Let the optimizer see no gradients: it updates nothing."""
+        """Hide the gradients from the optimizer, so that it updates nothing."""
         self._aside = [(p, p.grad) for p in parameters]
         for parameter in parameters:
             parameter.grad = None
@@ -191,7 +192,7 @@ def _patch_backward(torch: Any, scaling: _Scaling) -> None:
 
 def _patch_optimizers(torch: Any, scaling: _Scaling) -> None:
     kind = torch.optim.Optimizer
-    original = kind.add_param_group  # every optimizer is given its parameters there
+    original = kind.add_param_group  # every optimizer registers its parameters with this method
 
     @functools.wraps(original)
     def add_param_group(self: Any, *args: Any, **kwargs: Any) -> Any:

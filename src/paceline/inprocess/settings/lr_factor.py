@@ -1,4 +1,4 @@
-"""optimizer.lr_factor: learning rates times a factor, for batches of another size."""
+"""optimizer.lr_factor: multiply learning rates by a factor, for another batch size."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from paceline.inprocess import hooks
 from paceline.inprocess.settings import confirmation
 
 _KEY = "optimizer.lr_factor"
-_OWN_RATES = {"OneCycleLR": ("max_lr",), "CyclicLR": ("base_lr", "max_lr")}  # schedules that are given rates
+_OWN_RATES = {"OneCycleLR": ("max_lr",), "CyclicLR": ("base_lr", "max_lr")}  # schedules with rates as arguments
 
 
 def patch(torch: Any, factor: float) -> None:
-    """Multiply the rates that optimizers are made with, and those that schedules are given."""
+    """Multiply the learning rates of new optimizers and of new schedules."""
     _patch_optimizers(torch.optim.Optimizer, factor)
     for name, arguments in _OWN_RATES.items():
         _patch_schedule(getattr(torch.optim.lr_scheduler, name), arguments, factor)
@@ -45,7 +45,7 @@ def _patch_schedule(kind: Any, arguments: tuple[str, ...], factor: float) -> Non
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         try:
             bound = signature.bind(self, *args, **kwargs).arguments
-        except TypeError:  # the program's own mistake: torch says what is wrong with it
+        except TypeError:  # the program's own error, which torch reports
             original(self, *args, **kwargs)
             return
         for name in arguments:

@@ -1,6 +1,6 @@
-"""[memory]: what forward keeps for backward, less of it.
+"""[memory]: save less of the forward pass for the backward pass.
 
-Nothing of the training changes: what is not kept is computed again, with the same random numbers.
+Checkpointing does not change training: values that are not saved are recomputed with the same random numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from paceline.inprocess.settings import activation_checkpointing, micro_batches
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Put the settings in force."""
+    """Apply the settings."""
     if "checkpoint_every" in settings:
         activation_checkpointing.every(torch, settings["checkpoint_every"])
     if "activation_budget" in settings:

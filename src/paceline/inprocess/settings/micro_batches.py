@@ -1,9 +1,9 @@
-"""memory.micro_batches: a batch goes through the model in parts, and only one part's activations exist at a time.
+"""memory.micro_batches: run a batch through the model in parts, so that activations of only one part exist at a time.
 
-The program sees what it saw: one batch, one output, one loss, one update. Its loss is computed on the whole output, so
-whatever it averages over (samples, tokens, what a mask leaves) it averages over the same; in backward each part is
-computed again and its gradients are added to the others'. That costs a forward. A program that sums the gradients of
-small batches itself has no such cost, and needs its loss weighed; the source can do that, an injection cannot know how.
+The program still sees one batch, one output, one loss and one update. Its loss is computed on the whole output, so it
+averages over the same samples or tokens. In backward each part is recomputed, and its gradients are added. This costs
+one more forward. Gradient accumulation in the program does not have this cost, but its loss must be weighted, which
+only the source code can do.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ _KEY = "memory.micro_batches"
 
 
 def patch(torch: Any, parts: int) -> None:
-    """Have every outermost forward in training go in so many parts."""
+    """Run every outermost forward in training in this number of parts."""
     outermost_forward.around(torch, _Chunked(torch, parts))
 
 
 class _Chunked:
-    """Runs models in parts of a batch, from their second forward on: the first one shows whether that can be done."""
+    """Runs models in parts of a batch, from the second forward on. The first forward shows whether this is possible."""
 
     def __init__(self, torch: Any, parts: int) -> None:
         self._torch = torch
@@ -41,7 +41,7 @@ class _Chunked:
         return self._in_parts(module, forward, args, kwargs, batch)
 
     def _look(self, module: Any, batch: int | None, result: Any) -> None:
-        """Find out at the first forward whether a model can run in parts."""
+        """Determine at the first forward whether a model can run in parts."""
         why = self._reason(module, batch, result)
         self._can[id(module)] = why is None
         if why is None:
@@ -52,7 +52,7 @@ class _Chunked:
             confirmation.refused(_KEY, why)
 
     def _reason(self, module: Any, batch: int | None, result: Any) -> str | None:
-        """Return why a model cannot run in parts, or None."""
+        """Return the reason why a model cannot run in parts, or None."""
         norms = self._torch.nn.modules.batchnorm._BatchNorm
         if isinstance(module, self._torch.nn.parallel.DistributedDataParallel):
             return "DistributedDataParallel expects one forward pass for each backward pass"
@@ -65,7 +65,7 @@ class _Chunked:
         return None
 
     def _batch(self, value: Any) -> int | None:
-        """Return the first dimension that all tensors in a value share; None without one."""
+        """Return the first dimension if it is equal in all tensors of a value, else None."""
         sizes = {tensor.shape[0] if tensor.dim() else 0 for tensor in self._tensors(value)}
         return sizes.pop() if len(sizes) == 1 and 0 not in sizes else None
 
@@ -105,7 +105,7 @@ class _Chunked:
 
 
 def _like(value: Any, content: dict[Any, Any]) -> Any:
-    """Return a mapping of the same class: a dict, or a model's output that is one."""
+    """Return a mapping of the same class: a dict, or a model output class."""
     return content if type(value) is dict else type(value)(**content)
 
 

@@ -1,8 +1,9 @@
-"""ddp.no_sync: of the backwards in a step, only the last one exchanges gradients.
+"""ddp.no_sync: exchange gradients only in the last backward of each step.
 
-How many there are is learnt from the first steps. When a step comes sooner than that (the rest at the end of an epoch),
-what has not been exchanged is exchanged before anything uses it: ranks never step with gradients of their own. When it
-comes later, all further backwards exchange, which adds nothing wrong: the mean of means that are alike is that mean.
+The number of backwards per step is learned from the first steps. If a step comes earlier than expected (the last
+batches of an epoch), the gradients are exchanged before they are used, so ranks never step with their own gradients
+only. If it comes later, all further backwards exchange gradients. This is correct, because the mean of equal means is
+the same mean.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from paceline.inprocess import hooks
 from paceline.inprocess.settings import confirmation, outermost_forward
 
 _KEY = "ddp.no_sync"
-_MOST_LOOKS = 8  # steps, until two in a row have as many backwards
+_MOST_LOOKS = 8  # steps, until two in a row have the same number of backwards
 
 
 def patch(torch: Any) -> None:
-    """Leave out exchanges, once it is known which."""
+    """Skip exchanges once the number of backwards per step is known."""
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     micro_steps = _MicroSteps(torch)
@@ -35,20 +36,20 @@ def patch(torch: Any) -> None:
 
 
 class _MicroSteps:
-    """The backwards since the last step of the one model that exchanges gradients."""
+    """The backwards since the last step, of the one model that exchanges gradients."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._module: Any = None
-        self._seen: list[int] = []  # backwards of the first steps
-        self._every: int | None = None  # backwards of a step, once that is known
-        self._over = False  # nothing is left out (any more)
+        self._seen: list[int] = []  # numbers of backwards in the first steps
+        self._every: int | None = None  # number of backwards per step, once known
+        self._over = False  # no exchange is skipped (any more)
         self._backwards = 0
-        self._leaves_out: bool | None = None  # the forward before the next backward; None: it was not the model's
-        self._own = False  # gradients are this rank's alone
+        self._leaves_out: bool | None = None  # whether the next backward skips it; None: another model's backward
+        self._own = False  # the gradients are of this rank only
 
     def forward(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Decide before a forward whether its backward exchanges."""
+        """Decide before a forward whether its backward exchanges gradients."""
         exchanges = isinstance(module, self._torch.nn.parallel.DistributedDataParallel)
         if not exchanges or self._over or not self._torch.is_grad_enabled():
             return forward(*args, **kwargs)
@@ -76,13 +77,13 @@ class _MicroSteps:
         confirmation.gave_up(_KEY, why)
 
     def backward(self) -> None:
-        """Count a backward of the model that is done; others, of models that exchange nothing, say nothing of it."""
+        """Count a finished backward of the model. Backwards of other models do not count."""
         if self._leaves_out is not None:
             self._backwards += 1
             self._own, self._leaves_out = self._leaves_out, None
 
     def exchange(self) -> None:
-        """Exchange what was left out, before it is used."""
+        """Exchange skipped gradients before they are used."""
         if not self._own:
             return
         self._own = False
@@ -93,7 +94,7 @@ class _MicroSteps:
                 parameter.grad.div_(group.size())
 
     def step(self) -> None:
-        """Learn from a step how many backwards there are in one."""
+        """Learn the number of backwards per step from a finished step."""
         count, self._backwards = self._backwards, 0
         if count == 0 or self._every is not None or self._over:
             return

@@ -1,6 +1,6 @@
-"""Is a setting for CUDA devices in force? Told at the first optimizer step.
+"""Report at the first optimizer step whether a setting for CUDA devices is in effect.
 
-Not before is it known where the program trains, and what it has set itself.
+Only then is it known on which device the program trains, and which settings it has changed itself.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from paceline.inprocess.settings import confirmation
 
 
 def told_at_first_step(torch: Any, key: str, what: str, why_not: Callable[[Any, Any], str | None]) -> bool:
-    """Have it told at the first optimizer step whether a setting is in force.
+    """Report at the first optimizer step whether a setting is in effect.
 
     Args:
         torch: The module.
         key: The setting.
-        what: What it means where it is in force.
-        why_not: From the optimizer and its device to why it is not in force, or None.
+        what: A description of its effect.
+        why_not: Returns the reason why the setting is not in effect, or None, for the optimizer and its device.
 
     Returns:
-        False where there is no CUDA device; that is told at once. The device is not touched for it.
+        False if there is no CUDA device; this is reported immediately. The device is not initialised.
     """
     if not has_gpu(torch):
         confirmation.refused(key, "there is no CUDA device")
@@ -31,7 +31,7 @@ def told_at_first_step(torch: Any, key: str, what: str, why_not: Callable[[Any, 
     def look(optimizer: Any) -> None:
         try:
             reason = _reason(optimizer, why_not)
-        except Exception as error:  # the program's step shall not end for it
+        except Exception as error:  # an error must not end the program's step
             reason = f"{type(error).__name__}: {error}"
         if reason is None:
             confirmation.took(key, what)

@@ -1,4 +1,4 @@
-"""[optimizer]: one kernel for all parameters where the program did not choose itself; 8-bit state; learning rate."""
+"""[optimizer]: fused or foreach kernels unless the program chooses, 8-bit state, and the learning rate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.inprocess.settings import confirmation, lr_factor, state_8bit
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Change every optimizer of torch's that has the choice."""
+    """Apply the settings to every torch optimizer that supports them."""
     if "lr_factor" in settings:
         lr_factor.patch(torch, settings["lr_factor"])
     if settings.get("state_8bit"):
@@ -56,19 +56,19 @@ def _patch_init(torch: Any, kind: Any, key: str) -> None:
 
 
 def _listed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of an optimizer with lists of parameters for iterators, which can be read only once."""
+    """Replace iterators over parameters in the arguments by lists, because iterators can be read only once."""
     params = args[0] if args else kwargs.get("params")
     if params is None or hasattr(params, "data_ptr"):
         return args, kwargs
     params = list(params) if isinstance(params, Iterator) else params
     for group in params:
         if isinstance(group, dict) and isinstance(group.get("params"), Iterator):
-            group["params"] = list(group["params"])  # in place, as torch does it
+            group["params"] = list(group["params"])  # in place, as torch does
     return ((params, *args[1:]), kwargs) if args else (args, {**kwargs, "params": params})
 
 
 def _failure(make: Callable[[], None]) -> str | None:
-    """Make an optimizer; return what torch has against its arguments, or None."""
+    """Create an optimizer; return torch's error message about its arguments, or None."""
     try:
         make()
     except (RuntimeError, ValueError) as error:
@@ -77,7 +77,7 @@ def _failure(make: Callable[[], None]) -> str | None:
 
 
 def _refusal(torch: Any, key: str, params: Any, given: Mapping[str, Any]) -> str | None:
-    """Return why torch would refuse a setting at the first step; None if nothing is known against it."""
+    """Return why torch would refuse a setting at the first step, or None if no reason is known."""
     if given.get("differentiable"):
         return f"{key} does not support differentiable=True"
     tensors = []
@@ -95,7 +95,7 @@ def _refusal(torch: Any, key: str, params: Any, given: Mapping[str, Any]) -> str
 
 
 def _tensors(one: Any) -> list[Any]:
-    """Return the tensors of one element of an optimizer's `params`: a tensor, a name with a tensor, or a group."""
+    """Return the tensors of one element of an optimizer's `params`: a tensor, a (name, tensor) pair, or a group."""
     if isinstance(one, dict):
         params = one.get("params", ())
         return [params] if hasattr(params, "data_ptr") else [t for member in params for t in _tensors(member)]
@@ -103,10 +103,10 @@ def _tensors(one: Any) -> list[Any]:
 
 
 def _sparse(torch: Any, tensors: list[Any]) -> str | None:
-    """Return why fused kernels refuse the gradients, where an embedding makes sparse ones."""
+    """Return why fused kernels refuse the gradients of a sparse embedding, or None without one."""
     trained = {id(one) for one in tensors}
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
-    for module in gc.get_objects():  # asks none of them
+    for module in gc.get_objects():  # isinstance could run code of the objects
         if issubclass(type(module), kinds) and module.sparse and id(module.weight) in trained:
             return f"{type(module).__name__}(sparse=True) makes sparse gradients, which fused kernels do not support"
     return None

@@ -1,4 +1,4 @@
-"""How do we get around the outermost forward of a model? Loss modules have no parameters, and are no models."""
+"""Run actions around the outermost forward of a model. Modules without parameters, such as losses, are not models."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _around: list[Around] = []
 
 
 def around(torch: Any, action: Around) -> None:
-    """Have an action stand around every outermost forward of a module that has parameters."""
+    """Run an action around every outermost forward of a module that has parameters."""
     if not _around:
         _patch(torch)
     _around.append(action)
@@ -25,7 +25,7 @@ def around(torch: Any, action: Around) -> None:
 
 @contextmanager
 def within_one() -> Iterator[None]:
-    """Stand inside of a forward: nothing called here is an outermost one."""
+    """Run the block as if inside a forward: no forward in the block counts as outermost."""
     before = getattr(_inside, "forward", False)
     _inside.forward = True
     try:

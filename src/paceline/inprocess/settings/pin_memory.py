@@ -1,6 +1,7 @@
-"""loader.pin_memory: batches lie in pinned memory, in loops that begin when the program uses CUDA already.
+"""loader.pin_memory: pin the batches of iterations that start after the program has initialised CUDA.
 
-Pinning uses CUDA, and a program that forks must do so before it uses CUDA. So the program alone begins.
+Pinning uses CUDA, and a program that forks must do so before it uses CUDA. Therefore only the program itself
+initialises CUDA.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _KEY = "loader.pin_memory"
 
 
 def patch(torch: Any) -> None:
-    """Have the iterators of loaders pin their batches, each if CUDA is in use when it is made."""
+    """Make loader iterators pin their batches if CUDA is in use when the iterator is created."""
     if not has_gpu(torch):
         confirmation.refused(_KEY, "there is no CUDA device, so pinned memory has no use")
         return
@@ -27,11 +28,11 @@ def patch(torch: Any) -> None:
 
 
 def patch_iterator(torch: Any, iterator: Any) -> None:
-    """Have a class of loader iterators pin.
+    """Make a class of loader iterators pin batches.
 
     Args:
-        torch: Its `cuda.is_initialized` says whether the program uses CUDA in this process.
-        iterator: The class that torch's two share.
+        torch: The module; its `cuda.is_initialized` shows whether the program uses CUDA in this process.
+        iterator: The base class of torch's two iterator classes.
     """
     original = iterator.__init__
     ours: WeakSet[Any] = WeakSet()  # loaders that the program does not pin

@@ -1,4 +1,4 @@
-"""[precision]: autocast around the model, and TF32. The loss stays outside, in single precision."""
+"""[precision]: autocast around the model, and TF32. The loss is computed outside, in single precision."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TF32_FROM = 8  # compute capability
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Put the settings in force."""
+    """Apply the settings."""
     if "tf32" in settings:
         _set_tf32(torch, settings["tf32"])
     name = settings.get("autocast")
@@ -25,7 +25,7 @@ def patch(torch: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _set_tf32(torch: Any, wanted: bool) -> None:
-    """Have float32 matrices multiplied in TF32, through the function that sets torch's older switches too."""
+    """Set whether fp32 matrices are multiplied in TF32, with the function that also sets torch's older switches."""
 
     def why_not(_: Any, device: Any) -> str | None:
         major, minor = torch.cuda.get_device_capability(device)
@@ -35,19 +35,19 @@ def _set_tf32(torch: Any, wanted: bool) -> None:
         return None if now == wanted else "the program sets the precision of fp32 matrix products itself"
 
     if on_cuda.told_at_first_step(torch, "precision.tf32", f"TF32 {'on' if wanted else 'off'}", why_not):
-        with warnings.catch_warnings():  # some versions call it the older way
+        with warnings.catch_warnings():  # some versions warn about this function
             warnings.simplefilter("ignore")
             torch.set_float32_matmul_precision("high" if wanted else "highest")
 
 
 class _Autocast:
-    """Runs the outermost forwards of models with parameters under autocast, and hands on what they return in fp32."""
+    """Runs the outermost forwards of models under autocast, and converts their outputs to fp32."""
 
     def __init__(self, torch: Any, name: str, entered: Callable[[Any], None]) -> None:
         self._torch = torch
         self._name = name
         self._half = getattr(torch, _HALF[name])
-        self._entered = entered  # told of each model that is about to compute in half precision
+        self._entered = entered  # called with each model that is about to compute in half precision
 
     def __call__(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
         parameter = next(module.parameters(), None)
@@ -64,14 +64,14 @@ class _Autocast:
         return self._single(result)
 
     def _single(self, value: Any) -> Any:
-        """Return a result with its half-precision tensors in single precision."""
+        """Convert the half-precision tensors of a result to single precision."""
         if isinstance(value, self._torch.Tensor):
             return value.float() if value.dtype == self._half else value
         if isinstance(value, dict):
             found = {key: self._single(one) for key, one in value.items()}
             if type(value) is dict:
                 return found
-            for key, one in found.items():  # a ModelOutput and the like: its own class, in place
+            for key, one in found.items():  # a ModelOutput or a similar class: keep the class, change it in place
                 value[key] = one
             return value
         if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -1,9 +1,9 @@
-"""How many batches that lay ready did a block of steps use up?
+"""The number of ready batches that a block of steps took from the loader's queues.
 
-Loaders with workers keep ready batches in the queue of results, in that of the pinning thread, and out of order in the
-table of tasks; loaders with threads in futures. What is asked for and not made yet is the backlog. Steps that take
-ready batches while the backlog grows are faster than the loader can make batches. At the end of an epoch nothing more
-is asked for, so the backlog does not grow; and a block in which an epoch begins is not judged.
+Loaders with workers store ready batches in the result queue, in the queue of the pinning thread, and out of order in
+the task table; loaders with threads store them in futures. Requested batches that are not ready are the backlog. Steps
+that take ready batches while the backlog grows are faster than the loader. At the end of an epoch no further batches
+are requested, so the backlog does not grow. A block in which an epoch begins is not evaluated.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from paceline.inprocess import hooks
 
 _iterators: WeakSet[Any] = WeakSet()
 _ahead: WeakSet[Any] = WeakSet()
-_epochs: list[int] = [0]  # that have begun
+_epochs: list[int] = [0]  # number of epochs begun
 
 
 @dataclass(frozen=True, kw_only=True)
 class Queues:
-    """The loaders' queues at one moment, in batches."""
+    """The state of the loaders' queues at one time, in batches."""
 
     ready: int
-    backlog: int  # asked for, and not made yet
-    epochs: int  # that have begun so far
+    backlog: int  # requested, but not ready
+    epochs: int  # number of epochs begun so far
 
 
 def used_up(before: Queues, after: Queues) -> int:
-    """Return how many batches a block took from the queues, less what was added; 0 if an epoch began."""
+    """Return the number of batches that a block took from the queues, minus those added; 0 if an epoch began."""
     if before.epochs != after.epochs:
         return 0
     taken, behind = before.ready - after.ready, after.backlog - before.backlog
@@ -38,7 +38,7 @@ def used_up(before: Queues, after: Queues) -> int:
 
 
 def now() -> Queues | None:
-    """Return the state of the queues; None where the system cannot tell it."""
+    """Return the state of the queues, or None if the system does not report queue sizes."""
     try:
         counts = [*map(_of_workers, list(_iterators)), *(one.counts() for one in list(_ahead))]
     except (RuntimeError, AttributeError, OSError):
@@ -48,7 +48,7 @@ def now() -> Queues | None:
 
 
 def patch() -> None:
-    """Remember every iterator with workers that begins an epoch from now on."""
+    """Register every iterator with workers when it begins an epoch."""
     from torch.utils.data import dataloader
 
     iterator = dataloader._MultiProcessingDataLoaderIter
@@ -63,7 +63,7 @@ def patch() -> None:
 
 
 def follow(batches: Any) -> None:
-    """Remember the batches that threads make in an epoch; its `counts()` are those ready and those asked for."""
+    """Register the batches that threads load in an epoch. Their `counts()` are (ready, requested) batches."""
     _follow(batches, _ahead)
 
 

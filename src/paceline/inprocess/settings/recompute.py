@@ -1,7 +1,7 @@
-"""How is a forward run without keeping what backward needs, and computed again there as if it were the first time?
+"""Run a forward without saving tensors for backward, and recompute it in backward.
 
-``torch.utils.checkpoint`` without reentrance, and two things more: BatchNorm must not count the same batch twice
-(pytorch#96136), and a forward inside of backward is no model's outermost one.
+This uses ``torch.utils.checkpoint`` without reentrance, with two additions: BatchNorm must not count the same batch
+twice (pytorch#96136), and a recomputed forward does not count as an outermost one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from paceline.inprocess.settings import outermost_forward
 
 
 def forgetful(torch: Any, module: Any, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """Run a forward of a module, keep its inputs only, and compute it again in backward."""
+    """Run a forward of a module, save only its inputs, and recompute it in backward."""
     from torch.utils.checkpoint import checkpoint
 
     norms = [m for m in module.modules() if isinstance(m, torch.nn.modules.batchnorm._BatchNorm)]
@@ -29,9 +29,9 @@ def forgetful(torch: Any, module: Any, forward: Callable[..., Any], args: Any, k
 
 @contextmanager
 def _no_driver_asked(torch: Any) -> Iterator[None]:
-    """Have torch take inputs on the CPU to be all there is, until the program uses CUDA.
+    """Make torch assume CPU inputs until the program uses CUDA.
 
-    It would ask the driver which device there is, after which no forked process could use one.
+    Otherwise torch would ask the driver for the device type, and forked processes could no longer use CUDA.
     """
     from torch.utils.checkpoint import DefaultDeviceType
 
@@ -47,9 +47,9 @@ def _no_driver_asked(torch: Any) -> Iterator[None]:
 
 @contextmanager
 def _again(norms: list[Any]) -> Iterator[None]:
-    """Stand in a forward that is done a second time: statistics that were counted are not counted again.
+    """Run the block as a recomputed forward: BatchNorm statistics are not updated a second time.
 
-    They take part all the same (autograd saves them with the rest), with no weight for what is new.
+    BatchNorm still computes them, because autograd saves the same tensors, but with momentum 0.
     """
     counting = [norm for norm in norms if norm.track_running_stats and norm.training]
     before = [(norm.momentum, norm.num_batches_tracked) for norm in counting]

@@ -1,9 +1,9 @@
-"""Do several threads load the same samples as one thread does? Some samples are loaded again by one thread alone.
+"""Check that threads load the same samples as one thread: some samples are loaded again by one thread alone.
 
-Threads can move the position of a shared file under each other, or overwrite a shared buffer. Of the samples that the
-loader threads load, some are loaded once more while no other thread loads, and compared. The first 4 batches have one
-such sample each, later ones as many as 2% of the time allow. In the equivalence check of `tune`, all threads also load
-the same few samples over and over for two seconds before training begins.
+Threads can move the position of a shared file, or overwrite a shared buffer. Some of the samples that the loader
+threads load are loaded again while no other thread loads, and compared. The first 4 batches have one such sample each;
+later batches as many as fit in 2% of the time. In the equivalence check of `tune`, all threads also load the same few
+samples repeatedly for two seconds before training begins.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from paceline.inprocess.recorder.loaders.randomness import states
 from paceline.inprocess.settings.digest import digest
 from paceline.inprocess.settings.seeds import save_states
 
-STRESS = "PACELINE_STRESS_SAMPLES"  # set in the equivalence check of a trial
+STRESS = "PACELINE_STRESS_SAMPLES"  # set in the equivalence check
 DIFFERS = "samples that several threads load at the same time differ from samples that one thread loads"
-_ALWAYS = 4  # batches at the beginning, each with a sample that is compared
-_SHARE = 0.02  # of the time, for later ones
+_ALWAYS = 4  # first batches, each with one compared sample
+_SHARE = 0.02  # largest share of the time for later samples
 _STRESS_S, _ALONE_S = 2.0, 1.0
 _STRESS_SAMPLES = 256
-_SWITCH_S = 5e-5  # between threads, while they are stressed
-_HELD = 4  # samples that a thread holds before it looks at them again: a buffer is overwritten by then
+_SWITCH_S = 5e-5  # switch interval of threads in the stress test
+_HELD = 4  # samples that a thread keeps before it checks them again; a shared buffer is overwritten by then
 
 
 class Turns:
-    """A lock that many threads hold together, or one thread alone."""
+    """A lock that many threads hold together, or one thread holds alone."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -43,7 +43,7 @@ class Turns:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Hold it beside others."""
+        """Hold the lock together with other threads."""
         with self._changed:
             while self._alone:
                 self._changed.wait()
@@ -57,7 +57,7 @@ class Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold it while no other thread does."""
+        """Hold the lock while no other thread holds it."""
         with self._changed:
             while self._alone:
                 self._changed.wait()
@@ -76,26 +76,26 @@ class SampleCheck:
     """Compares samples of one dataset."""
 
     def __init__(self, torch: Any, dataset: Any, *, in_batches: bool) -> None:
-        """Begin.
+        """Start the clock.
 
         Args:
             torch: The module.
             dataset: A map-style dataset.
-            in_batches: Whether the sampler gives lists of indices.
+            in_batches: Whether the sampler returns lists of indices.
         """
         self.turns = Turns()
         self.is_stressed = False
         self._torch = torch
         self._dataset = dataset
         self._in_batches = in_batches
-        self._draws = False  # random numbers: no two loads of a sample are the same
+        self._draws = False  # loading draws random numbers, so samples differ
         self._begun_s = time.monotonic()
         self._spent_s = 0.0
-        self._planned = 0  # samples to compare, the compared ones among them
+        self._planned = 0  # number of samples selected for a comparison so far
         self._checked = 0
 
     def begin_epoch(self) -> None:
-        """Forget samples that were to be compared in batches of the last epoch that nobody took."""
+        """Discard selected samples in batches of the last epoch that the program did not use."""
         self._planned = self._checked
 
     def is_due(self) -> bool:
@@ -108,13 +108,13 @@ class SampleCheck:
         return True
 
     def load(self, indices: Any) -> tuple[Any, Any, int]:
-        """Load one sample of a batch beside other threads; return its index, itself, and its checksum."""
+        """Load one sample of a batch while other threads load; return its index, the sample, and its checksum."""
         index = random.Random(self._checked).choice(list(indices)) if self._in_batches else indices  # noqa: S311
         sample = self._loaded(index)
         return index, sample, digest(sample)
 
     def agrees(self, index: Any, sample: Any, checksum: int) -> bool:
-        """Load a sample alone and compare it with the one that was loaded beside other threads."""
+        """Load a sample alone and compare it with the one that was loaded while other threads loaded."""
         begun = time.monotonic()
         with self.turns.alone():
             alone = self._alone(index)
@@ -123,7 +123,7 @@ class SampleCheck:
         return self._draws or (alone == checksum and digest(sample) == checksum)
 
     def withstands(self, indices: Sequence[Any], pool: Executor, threads: int) -> bool:
-        """Let all threads load the same samples for two seconds; return whether each was always the same."""
+        """Load the same samples in all threads for two seconds; return whether each sample was always the same."""
         keys = [index for batch in indices for index in (batch if self._in_batches else [batch])][:_STRESS_SAMPLES]
         self.is_stressed = True
         wanted = self._loaded_alone(keys)
@@ -161,7 +161,7 @@ class SampleCheck:
         return True
 
     def _alone(self, index: Any) -> int:
-        """Load a sample while no other thread does, and restore the random states; note if it draws."""
+        """Load a sample alone and restore the generators. Record whether loading draws random numbers."""
         restore, before = save_states(self._torch), states()
         checksum = digest(self._loaded(index))
         self._draws = self._draws or states() != before
@@ -174,5 +174,5 @@ class SampleCheck:
 
 
 def stresses() -> bool:
-    """Return whether this process is part of an equivalence check, in which threads are stressed."""
+    """Return whether this process is part of an equivalence check with a stress test."""
     return bool(os.environ.get(STRESS))

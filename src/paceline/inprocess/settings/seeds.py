@@ -1,7 +1,7 @@
-"""Where do random numbers start? Where the trial says, so that two runs of one program can be compared.
+"""Seed the random generators with the trial's seed, so that two runs of one program can be compared.
 
-Seeds that the program sets itself come later and count. With a seed other than 0 they are shifted, for runs that shall
-differ by their seed alone.
+Seeds that the program sets come later and replace this one. With a seed other than 0 they are shifted, for runs that
+differ only in the seed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SEED = "PACELINE_TRIAL_SEED"
 
 
 def patch(torch: Any, seed: int) -> None:
-    """Seed the generators of Python, numpy and torch."""
+    """Seed the generators of Python, NumPy and torch."""
     random.seed(seed)
     torch.manual_seed(seed)
     try:
@@ -40,9 +40,9 @@ def _shift_seeds(torch: Any, by: int) -> None:
 
 
 def save_states(torch: Any) -> Callable[[], None]:
-    """Save the states of the global generators of torch, Python and numpy; return a function that restores them.
+    """Save the states of the global generators of torch, Python and NumPy; return a function that restores them.
 
-    Of torch these are the generators of the CPU and, once the program uses CUDA, of all its devices.
+    For torch, these are the generators of the CPU and, once the program uses CUDA, of all CUDA devices.
     """
     numpy = sys.modules.get("numpy")
     of_torch, of_python = torch.get_rng_state(), random.getstate()

@@ -1,6 +1,7 @@
-"""optimizer.state_8bit: Adam keeps its two averages in 8 bit, where a library that can is installed.
+"""optimizer.state_8bit: store Adam's two averages in 8 bits, with bitsandbytes or torchao.
 
-The program's call makes the library's optimizer instead of torch's: the same arguments, a quarter of the state.
+The program's call creates the library's optimizer instead of torch's, with the same arguments and a quarter of the
+state.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from paceline.inprocess.settings import confirmation
 _KEY = "optimizer.state_8bit"
 _LIBRARIES = {"bitsandbytes": "bitsandbytes.optim", "torchao": "torchao.optim"}
 _KINDS = {"Adam": "Adam8bit", "AdamW": "AdamW8bit"}
-_KNOWN = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")  # to all of them
+_KNOWN = ("params", "lr", "betas", "eps", "weight_decay", "amsgrad")  # arguments that all of them support
 
 
 def patch(torch: Any) -> None:
-    """Change the Adams that are made from now on."""
+    """Replace the Adam optimizers created from now on."""
     found = [place for name, place in _LIBRARIES.items() if find_spec(name) is not None]
     if not found:
         confirmation.refused(
@@ -32,7 +33,7 @@ def patch(torch: Any) -> None:
 
 
 def _replace(torch: Any, kind: Any, library: str, name: str) -> None:
-    """Have calls of a class make the library's; classes derived from it stay what they are."""
+    """Make calls of a class create the library's optimizer; derived classes stay unchanged."""
     signature = inspect.signature(kind.__init__)
 
     def __new__(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -54,7 +55,7 @@ def _replace(torch: Any, kind: Any, library: str, name: str) -> None:
 
 
 def _arguments(signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any] | None:
-    """Return what an optimizer is made with, by name; None where it is made in another way, such as copied."""
+    """Return an optimizer's arguments by name, or None if it is created in another way, such as by copying."""
     try:
         return dict(list(signature.bind(None, *args, **kwargs).arguments.items())[1:])
     except TypeError:

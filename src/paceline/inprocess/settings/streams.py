@@ -1,8 +1,8 @@
-"""One worker reads a stream in the order it has. Would what the stream remembers be lost with the worker?
+"""Detect whether a stream (IterableDataset) keeps state that would be lost in a worker.
 
-A worker has a copy of the dataset, and a new one in each epoch. A stream that counts, shuffles by a generator of its
-own or holds its place goes on where it was when the training process reads it, and begins again in a worker. So the
-worker compares what its copy holds with what it held at first, and says so where that is another.
+A worker has a copy of the dataset, and a new copy in each epoch. A stream that counts, shuffles with its own generator
+or keeps a position continues where it was if the training process reads it, but restarts in a worker. The worker
+therefore compares the state of its copy with the initial state, and reports a difference.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from paceline.inprocess.settings import confirmation
 from paceline.inprocess.settings.digest import digest, fields_of
 
 KEY = "loader.num_workers"
-_LONG = 1000  # elements; of what has more, the number of them counts
-_LARGE = 65536  # bytes; of what has more, its place counts
+_LONG = 1000  # elements; of a longer collection only the length is compared
+_LARGE = 65536  # bytes; of a larger array only the identity is compared
 _PLAIN = (str, bytes, int, float, complex, type(None))
 
 
 @dataclass(frozen=True)
 class Watched:
-    """A worker's first call: the program's own, and a look at what the stream holds."""
+    """A worker_init_fn: it calls the program's own and then checks the state of the stream."""
 
     own: Callable[[int], Any] | None
 
     def __call__(self, worker: int) -> None:
-        """Begin in a worker; its next fetches are watched."""
+        """Initialise a worker; the state is compared after later fetches."""
         from torch.utils.data import get_worker_info
         from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 
@@ -45,7 +45,7 @@ class Watched:
 
 
 def _watch(fetcher: Any, dataset: Any) -> None:
-    """Compare after the first batch, the second, the fourth and so on, and at the end."""
+    """Compare the state after batches 1, 2, 4 and so on, and at the end."""
     before, fetch = remembered(dataset), fetcher.fetch
     fetched = 0
 
@@ -75,11 +75,11 @@ def _compare(before: list[Any], dataset: Any) -> None:
 
 
 class _Place:
-    """Stands for what holds a place in something: an iterator, a generator, an open file."""
+    """Represents an object with a position: an iterator, a generator, an open file."""
 
 
 def remembered(dataset: Any) -> list[Any]:
-    """Return what a dataset holds, as far as it is small, in one row; two rows of one process can be compared."""
+    """Return the state of a dataset as a list, without large parts. Lists of one process can be compared."""
     row: list[Any] = []
     _note(dataset, row, {})
     return row
@@ -105,7 +105,7 @@ def _note(value: Any, row: list[Any], seen: dict[int, Any]) -> None:
 
 
 def _parts(value: Any, row: list[Any]) -> list[Any]:
-    """Return what a collection or an object consists of; of a collection, note the number."""
+    """Return the parts of a collection or an object; for a collection, also append the length to the row."""
     if isinstance(value, type | ModuleType):
         return []
     if not isinstance(value, Mapping | Set | list | tuple | deque):
@@ -117,7 +117,7 @@ def _parts(value: Any, row: list[Any]) -> list[Any]:
 
 
 def random_state(value: Any) -> Any:
-    """Return the state of a random number generator of Python, numpy or torch; None for anything else."""
+    """Return the state of a random number generator of Python, NumPy or torch; None for another object."""
     if isinstance(value, random.Random):
         return value.getstate()
     if hasattr(value, "bit_generator"):

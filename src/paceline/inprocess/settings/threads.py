@@ -1,9 +1,9 @@
-"""loader.threads: batches are made ahead in threads of the training process, in order.
+"""loader.threads: load batches ahead in threads of the training process, in order.
 
-For samples that wait, or whose work lets the interpreter go (decoders, numpy on large arrays): nothing is pickled and
-nothing copied between processes. The sampler is asked in the training thread, so its order is what it was. Some samples
-are loaded again by one thread alone (`sample_check`); if one differs, the training thread makes all batches from there
-on, those that were made ahead too.
+Threads suit samples that wait, or whose code releases the GIL (decoders, NumPy on large arrays): nothing is pickled or
+copied between processes. The training thread draws from the sampler, so the order is unchanged. Some samples are loaded
+again by one thread alone (`sample_check`). If one differs, the training thread loads all further batches itself and
+discards those loaded ahead.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from paceline.inprocess.settings.digest import fields_of
 from paceline.inprocess.settings.sample_check import DIFFERS, SampleCheck, stresses
 
 _KEY = "loader.threads"
-_AHEAD = 2  # batches per thread that are made before they are asked for
+_AHEAD = 2  # batches per thread that are loaded ahead
 _NAME = "paceline-fetch"
-_MOST = 2000  # objects that a dataset holds, that are looked at
-_PARTS = 64  # of a collection
+_MOST = 2000  # limit of checked objects in a dataset
+_PARTS = 64  # limit of checked objects in a collection
 _READERS = ("h5py._hl.files.File", "sqlite3.Connection", "netCDF4._netCDF4.Dataset", "zipfile.ZipExtFile")
 _lost: set[int] = set()  # ids of datasets that several threads cannot load from
-_checks: dict[int, SampleCheck] = {}  # by the id of the dataset, which lives as long as its check
+_checks: dict[int, SampleCheck] = {}  # by the id of the dataset, which the check keeps alive
 
 
 def patch(torch: Any, threads: int) -> None:
-    """Have every loader without workers use so many threads."""
+    """Make every loader without workers use this number of threads."""
     from torch.utils.data import dataloader
 
     iterator = dataloader._SingleProcessDataLoaderIter
@@ -62,7 +62,7 @@ def patch(torch: Any, threads: int) -> None:
 
 
 def _why_not(iterator: Any, dataloader: Any) -> str:
-    """Return why the batches of an iterator are not made by threads; nothing if they may be."""
+    """Return the reason why threads cannot load an iterator's batches; empty if they can."""
     if iterator._dataset_kind != dataloader._DatasetKind.Map:
         return "the dataset is an IterableDataset, which only one reader can iterate"
     shared = one_reader(iterator._dataset_fetcher.dataset)
@@ -70,12 +70,12 @@ def _why_not(iterator: Any, dataloader: Any) -> str:
 
 
 def beside_training() -> bool:
-    """Return whether the caller is a thread that makes batches while the training thread goes on."""
+    """Return whether the caller is a thread that loads batches while the training thread continues."""
     return threading.current_thread().name.startswith(_NAME)
 
 
 def one_reader(dataset: Any) -> str | None:
-    """Return what kind of open file a dataset holds, whose place threads would move under each other; None: none."""
+    """Return the class name of an open file in a dataset, whose position threads would change; None if none is open."""
     return next((type(value).__name__ for value in _all_in(dataset) if _is_reader(value)), None)
 
 
@@ -86,7 +86,7 @@ def _is_reader(value: Any) -> bool:
 
 
 def _all_in(dataset: Any) -> Iterator[Any]:
-    """Yield what a dataset holds: attributes, values of collections, and what these hold."""
+    """Yield all objects in a dataset: attributes, elements of collections, and their parts."""
     seen: dict[int, Any] = {id(dataset): dataset}
     waiting: deque[Any] = deque([dataset])
     while waiting and len(seen) < _MOST:
@@ -103,14 +103,14 @@ def _all_in(dataset: Any) -> Iterator[Any]:
 
 
 def _check_of(torch: Any, dataset: Any, *, in_batches: bool) -> SampleCheck:
-    """Return the check of a dataset, the same one in all epochs."""
+    """Return the check of a dataset, which is the same in all epochs."""
     if id(dataset) not in _checks:
         _checks[id(dataset)] = SampleCheck(torch, dataset, in_batches=in_batches)
     return _checks[id(dataset)]
 
 
 class _Ahead:
-    """The batches of one epoch, made ahead."""
+    """The batches of one epoch, loaded ahead."""
 
     def __init__(self, torch: Any, iterator: Any, threads: int) -> None:
         from concurrent.futures import ThreadPoolExecutor
@@ -123,17 +123,17 @@ class _Ahead:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix=_NAME)
         self._next_index = iterator._next_index
         self._threads = threads
-        self._making: deque[tuple[Any, Any]] = deque()  # indices, and the batch with a sample to check
+        self._making: deque[tuple[Any, Any]] = deque()  # indices, and the future of the batch with a sample to check
         self._more = True
-        self._alone = False  # the training thread makes the batches
+        self._alone = False  # the training thread loads the batches
         self._taken = 0
         ready_batches.follow(self)
-        finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)  # an epoch that is left early: no more
+        finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)  # if the epoch is left early
         if stresses() and not self._check.is_stressed:
             self._stress()
 
     def counts(self) -> tuple[int, int]:
-        """Return how many batches are made and not taken, and how many are asked for and not taken."""
+        """Return the numbers of ready and of requested batches that were not taken."""
         making = list(self._making)
         return sum(future is None or future.done() for _, future in making), len(making)
 
@@ -141,7 +141,7 @@ class _Ahead:
         """Return the next batch.
 
         Raises:
-            StopIteration: There is no more.
+            StopIteration: There are no more batches.
         """
         self._ask(0 if self._alone else _AHEAD * self._threads)
         if not self._making:
@@ -157,7 +157,7 @@ class _Ahead:
         return data
 
     def _taken_from(self, index: Any, future: Any) -> Any:
-        """Return a batch, made again by the training thread if threads are found to load other samples."""
+        """Return a batch. If threads loaded a different sample, the training thread loads the batch again."""
         if self._alone:
             return self._fetch(index)
         data, sample = future.result()
@@ -187,16 +187,16 @@ class _Ahead:
             return data, self._check.load(index) if is_checked else None
 
     def _still_one_reader(self) -> bool:
-        """Look for a file that was opened with the first samples."""
+        """Return False if loading the first samples opened a shared file."""
         return self._taken > 1 or one_reader(self._dataset) is None
 
     def _go_alone(self) -> None:
-        """Stop the threads; what they have made is made again."""
+        """Stop the threads. The training thread loads their batches again."""
         self._alone = True
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _stress(self) -> None:
-        """Let all threads load samples of the first batches at the same time."""
+        """Load samples of the first batches in all threads at the same time."""
         while self._more and len(self._making) <= _AHEAD * self._threads:
             try:
                 self._making.append((self._next_index(), None))

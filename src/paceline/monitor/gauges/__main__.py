@@ -1,10 +1,11 @@
-"""How are the gauges of a host taken where `paceline run` is not its parent? A sidecar of its own.
+"""Sidecar process that samples the gauges of a host on which `paceline run` does not start the ranks.
 
     python -m paceline.monitor.gauges RUN_DIR --parent PID
 
-It ends when the parent does (looked for every half second), at SIGTERM, and never otherwise: Ctrl-C and a lost
-terminal reach the program, and the sidecar sees the end of that. It has no output and holds on to no pipe of the
-program's. Several may be started on a host: one samples, the others wait in case it ends before them.
+The sidecar ends only at SIGTERM or when the parent process ends, which it checks every half second. It ignores Ctrl-C
+and a lost terminal: those signals end the program, and then the sidecar. It has no output and keeps none of the
+program's pipes open. Several sidecars may run on a host: one samples, and the others wait to take over if it ends
+first.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from paceline.monitor.gauges.sampler import Sampler
 from paceline.monitor.gauges.tree import Process, read_process
 
 _LOOK_EVERY_S = 0.5
-_LOOKS_A_TURN = 6  # after which a sidecar that waits tries again
+_LOOKS_A_TURN = 6  # a waiting sidecar tries to take over after this number of checks
 _LAST_SAMPLE_S = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Sample until the parent is gone. Returns the exit code."""
+    """Sample until the parent process ends. Return the exit code."""
     options = _parser().parse_args(arguments)
     run_dir = Path(options.run_dir).resolve()
     ended = threading.Event()
@@ -61,7 +62,7 @@ def _lives(parent: Process) -> bool:
 
 
 def _live_quietly(ended: threading.Event) -> None:
-    """Let go of the program's streams, terminal and folder; end at SIGTERM only."""
+    """Release the program's streams, terminal and folder, and ignore signals other than SIGTERM."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)

@@ -1,4 +1,4 @@
-"""Which times does a sampler need? Three clocks behind one seam, so that tests set them."""
+"""The clocks of a sampler, behind one interface so that tests can replace them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """The times that a sampler needs."""
+    """The times that a sampler reads."""
 
     def monotonic_ns(self) -> int:
         """Return CLOCK_MONOTONIC in nanoseconds."""

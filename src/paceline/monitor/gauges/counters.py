@@ -1,7 +1,7 @@
-"""What do the text files of /proc, /sys and the control groups count? Pure functions from text to numbers.
+"""Parsers for the counters in text files of /proc, /sys and control groups: functions from text to numbers.
 
 Sources: man 5 proc; Linux Documentation/admin-guide/iostats.rst, accounting/psi.rst, admin-guide/cgroup-v2.rst and
-cgroup-v1. Counters only grow; a reading is the difference of two of them over the time between.
+cgroup-v1. Counters only grow; a rate is the difference of two counters divided by the time between them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-SECTOR_BYTES = 512  # of /proc/diskstats, whatever the device's own sectors are
+SECTOR_BYTES = 512  # the unit of /proc/diskstats, independent of the sector size of the device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,24 +18,24 @@ class CoreTicks:
 
     busy: int  # user, nice, system, interrupts
     iowait: int
-    steal: int  # taken by the hypervisor for others
+    steal: int  # time in which the hypervisor gave the core to another guest
     total: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiskCounts:
-    """Work of one whole block device since boot."""
+    """I/O counts of one whole block device since boot."""
 
     reads: int
     read_bytes: int
     writes: int
     written_bytes: int
-    busy_ms: int  # time in which at least one request was under way
+    busy_ms: int  # time with at least one request in flight
 
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkCounts:
-    """Bytes of all interfaces since boot."""
+    """Bytes received and sent over all counted interfaces since boot."""
 
     received_bytes: int
     sent_bytes: int
@@ -43,14 +43,14 @@ class NetworkCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Pressure:
-    """One line of a pressure file: the time in which tasks were held up."""
+    """One line of a pressure file (PSI): the time in which tasks were stalled."""
 
-    avg10_share: float  # of the last 10 s, 0 to 1
+    avg10_share: float  # share of the last 10 s, 0 to 1
     total_us: int  # since boot
 
 
 def cores(stat: str) -> dict[int, CoreTicks]:
-    """Return the ticks of each core, from the text of /proc/stat."""
+    """Return the ticks of each core by its number, from the text of /proc/stat."""
     found = {}
     for line in stat.splitlines():
         name, _, rest = line.partition(" ")
@@ -62,14 +62,14 @@ def cores(stat: str) -> dict[int, CoreTicks]:
 
 
 def _core(fields: str) -> CoreTicks:
-    # Guest time, the last two fields, is within user and nice already.
+    # Guest time (the last two fields) is already included in user and nice.
     user, nice, system, idle, iowait, irq, softirq, steal = (int(x) for x in fields.split()[:8])
     busy = user + nice + system + irq + softirq
     return CoreTicks(busy=busy, iowait=iowait, steal=steal, total=busy + idle + iowait + steal)
 
 
 def keyed(text: str | None) -> dict[str, int]:
-    """Return the numbers of a file of ``name value`` or ``name: value kB`` lines; a kB value comes in bytes."""
+    """Parse a file of ``name value`` or ``name: value kB`` lines; return numbers by name, kB values in bytes."""
     numbers = {}
     for line in (text or "").splitlines():
         fields = line.split()
@@ -79,7 +79,7 @@ def keyed(text: str | None) -> dict[str, int]:
 
 
 def disks(diskstats: str, devices: Collection[str]) -> dict[str, DiskCounts]:
-    """Return the counts of the devices named, from the text of /proc/diskstats."""
+    """Return the counts of the given devices, from the text of /proc/diskstats."""
     found = {}
     for line in diskstats.splitlines():
         fields = line.split()
@@ -95,16 +95,16 @@ def disks(diskstats: str, devices: Collection[str]) -> dict[str, DiskCounts]:
 
 
 def whole_disks(names: Collection[str]) -> frozenset[str]:
-    """Return the names in /sys/block that stand for hardware.
+    """Return the names in /sys/block that are physical disks.
 
-    Device mapper, RAID and multipath heads only pass on what the disks below them do; loop devices are files.
+    Device mapper, RAID and multipath devices only forward requests to the disks below them; loop devices are files.
     """
     virtual = ("dm-", "md", "loop", "ram", "zram", "sr", "fd")
     return frozenset(name for name in names if not name.startswith(virtual))
 
 
 def network(net_dev: str, interfaces: Collection[str]) -> NetworkCounts | None:
-    """Return the bytes over the interfaces named, from the text of /proc/net/dev; None where none is there."""
+    """Return the bytes over the given interfaces, from the text of /proc/net/dev; None if no interface is listed."""
     received = sent = seen = 0
     for line in net_dev.splitlines():
         name, colon, rest = line.partition(":")
@@ -115,7 +115,7 @@ def network(net_dev: str, interfaces: Collection[str]) -> NetworkCounts | None:
 
 
 def pressures(text: str | None) -> dict[str, Pressure]:
-    """Return the lines ``some`` and ``full`` of a pressure file; empty where there is none."""
+    """Return the lines ``some`` and ``full`` of a pressure file; empty if there is no file."""
     found = {}
     for line in (text or "").splitlines():
         kind, *fields = line.split()

@@ -1,7 +1,7 @@
-"""Are there GPUs to read, and does the driver answer in time?
+"""Open NVML with a time limit.
 
-Starting it takes seconds where no other program uses the GPUs, and a broken driver hangs for good; the host is to
-be read all the same, and a program that ends early is not to wait.
+Starting the driver takes seconds if no other program uses the GPUs, and a broken driver hangs forever. The time limit
+keeps host readings going in both cases, and a program that ends early need not wait.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _LOOK_EVERY_S = 0.1
 
 
 def open_gpus() -> GpuReader:
-    """Return the GPUs of this host.
+    """Return a reader for the GPUs of this host.
 
     Raises:
-        NvmlFault: there are none that we can ask; it says why.
+        NvmlFault: No GPU can be read; the message gives the reason.
     """
     return GpuReader(Nvml())
 
@@ -28,7 +28,11 @@ def open_gpus() -> GpuReader:
 def patiently(
     open_gpus: Callable[[], GpuReader], ended: threading.Event, patience_s: float = _PATIENCE_S
 ) -> tuple[GpuReader | None, dict[str, str]]:
-    """Return the GPUs, or None and why there are none; waits for so many seconds, or until the run has ended."""
+    """Open the GPU reader in a thread, and wait at most ``patience_s`` seconds, or until ``ended`` is set.
+
+    Returns:
+        The reader and no reasons, or None and the reason under the key ``gpus``.
+    """
     found: list[GpuReader] = []
     why = ["the driver has not answered"]
 

@@ -1,9 +1,10 @@
-"""How is this host used, and by whom? Counters now and a moment ago, turned into rates and shares.
+"""Rates and shares of the host's resources, computed from two snapshots of its counters.
 
-    share of a core busy = busy ticks / all ticks;  other cores = busy share * cores we may use - own CPU time / time
+    busy share of cores = busy ticks / all ticks
+    other cores         = busy share * cores that this process may use - own CPU time / time
 
-A rate is the difference of two counters over the time between. What the kernel does not tell is None, with the
-reason from `missing`; never 0.
+A rate is the difference of two counters divided by the time between them. A value that the kernel does not report is
+None, never 0, and `missing` gives the reason.
 """
 
 from __future__ import annotations
@@ -20,30 +21,30 @@ from paceline.monitor.gauges.counters import CoreTicks, DiskCounts, NetworkCount
 from paceline.monitor.gauges.tree import TreeReading
 
 _RESOURCES = ("cpu", "io", "memory")
-_RDMA_WORD_BYTES = 4  # InfiniBand counts data in words, whatever its lanes
+_RDMA_WORD_BYTES = 4  # InfiniBand counts data in words of 4 bytes, independent of the number of lanes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """All counters of a host at one moment."""
+    """All counters of a host at one time."""
 
     time_ns: int
     cores: Mapping[int, CoreTicks]
     runnable: int | None
     memory: Mapping[str, int]  # /proc/meminfo, in bytes
-    group_bytes: int | None  # memory that our group cannot give back; None: no limit binds
+    group_bytes: int | None  # memory that the control group cannot give back; None: no limit
     paging: Mapping[str, int]  # /proc/vmstat
     disks: Mapping[str, DiskCounts]
     network: NetworkCounts | None
     rdma: NetworkCounts | None
     pressure: Mapping[str, Mapping[str, Pressure]]
-    throttling: Mapping[str, int]  # cpu.stat of the group with the quota
-    oom_kills: int | None  # since the reader was made
+    throttling: Mapping[str, int]  # cpu.stat of the group that has the quota
+    oom_kills: int | None  # since the reader was created
     tree: TreeReading
 
 
 class HostReader:
-    """Reads snapshots of one host; finds out once which of its files to read."""
+    """Reads snapshots of one host. It determines once which files to read."""
 
     def __init__(self, files: HostFiles) -> None:
         self._files = files
@@ -56,7 +57,12 @@ class HostReader:
         self._kills_before = self._kills() or 0
 
     def snapshot(self, time_ns: int, tree: TreeReading) -> Snapshot:
-        """Read every counter. `time_ns` is CLOCK_MONOTONIC."""
+        """Read every counter.
+
+        Args:
+            time_ns: The time of CLOCK_MONOTONIC.
+            tree: The reading of the run's processes.
+        """
         read = self._files.read
         stat, paging = read("/proc/stat") or "", counters.keyed(read("/proc/vmstat"))
         return Snapshot(
@@ -91,7 +97,7 @@ class HostReader:
 
 
 def readings(before: Snapshot, after: Snapshot, host: Host) -> dict[str, Any]:
-    """Return what happened between two snapshots, as the keys of a gauge line; None where it is not known."""
+    """Return the readings between two snapshots by the keys of a gauge line; None for an unknown value."""
     seconds = (after.time_ns - before.time_ns) / 1e9
     return {
         "interval_s": round(seconds, 4),
@@ -107,7 +113,7 @@ def readings(before: Snapshot, after: Snapshot, host: Host) -> dict[str, Any]:
 
 
 def missing(now: Snapshot, host: Host, oom_source: str) -> dict[str, str]:
-    """Return the keys that will stay None on this host, each with the reason."""
+    """Return the keys whose values stay None on this host, each with the reason."""
     boot = replace(now, time_ns=now.time_ns - 1_000_000_000, cores=dict.fromkeys(now.cores, _NO_TICKS))
     return {key: _reason(key, oom_source) for key, value in readings(boot, now, host).items() if value is None}
 
@@ -223,14 +229,14 @@ def _throttled_s(stat: Mapping[str, int]) -> float:
 def _spent(before: CoreTicks, after: CoreTicks) -> CoreTicks:
     return CoreTicks(
         busy=max(0, after.busy - before.busy),
-        iowait=max(0, after.iowait - before.iowait),  # is known to fall now and then
+        iowait=max(0, after.iowait - before.iowait),  # the kernel's iowait can decrease
         steal=max(0, after.steal - before.steal),
         total=max(0, after.total - before.total),
     )
 
 
 def _percents(spent: Mapping[int, CoreTicks]) -> list[int | None] | None:
-    """Return the busy percentage of each core by its number; None where none of them counts."""
+    """Return the busy percentage of each core, indexed by core number; None if no core has ticks."""
     if not any(each.total for each in spent.values()):
         return None
     last = max(spent)
@@ -259,7 +265,7 @@ def _words(counts: list[str | None]) -> int:
 
 
 def _interfaces(files: HostFiles) -> frozenset[str]:
-    """Return the interfaces that are hardware; where none is (in a container), all but lo."""
+    """Return the physical network interfaces; if there are none (in a container), all interfaces except lo."""
     names = [name for name in files.names("/sys/class/net") if name != "lo"]
     hardware = [name for name in names if "device" in files.names(f"/sys/class/net/{name}")]
     return frozenset(hardware or names)
@@ -275,7 +281,7 @@ def _rdma_ports(files: HostFiles) -> list[str]:
 
 
 def _oom_source(files: HostFiles, memory: ControlGroup) -> str:
-    """Return the file that counts kills for memory: our group's where it does, else the whole host's."""
+    """Return the file that counts out-of-memory kills: the control group's if it has the counter, else the host's."""
     name = {1: "memory.oom_control", 2: "memory.events"}.get(memory.version)
     own = f"{memory.folder}/{name}"
     return own if name and "oom_kill" in counters.keyed(files.read(own)) else "/proc/vmstat"

@@ -1,8 +1,8 @@
-"""How does a line of JSON reach the disk whole? One write to a file opened for appending, under a lock of its own.
+"""A file of JSON lines. Each line is one write to a file opened for appending, under a lock.
 
-The lock (flock) keeps the rule that a file has one writer: of several sidecars on a host one writes, the others
-wait for their turn. Where the filesystem has no locks, writing goes on without. A line that an earlier writer left
-torn is closed first, so that it spoils nothing but itself.
+The lock (flock) ensures that a file has one writer: of several sidecars on a host one writes, and the others wait. On a
+filesystem without locks, the file is written without one. If an earlier writer left an incomplete line, a newline is
+written first, so that only this line is lost.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from typing import Any
 
 
 class FileInUse(OSError):
-    """Another process writes this file."""
+    """Another process writes to this file."""
 
 
 class LineFile:
     """A file of JSON lines, opened for appending."""
 
     def __init__(self, path: Path) -> None:
-        """Open the file, and its folder with it.
+        """Open the file; create it and its folder if they are missing.
 
         Raises:
-            FileInUse: another process writes it.
-            OSError: it cannot be written (read-only, no permission, disk full).
+            FileInUse: Another process writes to the file.
+            OSError: The file cannot be written (read-only, no permission, disk full).
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -40,15 +40,15 @@ class LineFile:
             raise
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """Write one line.
+        """Write one record as a line.
 
         Raises:
-            OSError: it could not be written whole.
+            OSError: The line could not be written completely.
         """
         self._write(json.dumps(record, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode() + b"\n")
 
     def close(self) -> None:
-        """Close the file and give the lock back. May be called twice."""
+        """Close the file and release the lock. A second call has no effect."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
         self._descriptor = -1

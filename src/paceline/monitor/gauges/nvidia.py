@@ -1,7 +1,7 @@
-"""What do the GPUs of this host say of themselves? Fixed facts once, readings every time, what is slow less often.
+"""NVML readings of the GPUs of this host: fixed properties once, readings at every sample, slow readings less often.
 
-One table of what is asked and in which unit it is given out; what a driver or a card does not offer becomes None
-for that key alone, with the reason in `unavailable`, and is not asked for again.
+One table lists each NVML call with its keys and units. If a driver or card does not offer a value, its key is None, the
+reason is in `unavailable`, and the value is not requested again.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _ALL_LINKS = 0xFFFFFFFF
 _MAX_LINKS = 36
 _MAX_PROCESSES = 32
 _EVERY_SLOW = 10
-_EVERY_PCIE = 5  # the driver counts bytes for 20 ms at each call
+_EVERY_PCIE = 5  # the driver counts bytes for 20 ms in each call
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One call of NVML and the keys that its answer fills."""
+    """One call of NVML and the keys of its results."""
 
     keys: tuple[str, ...]
-    functions: tuple[str, ...]  # in order of preference: drivers of different age have different ones
+    functions: tuple[str, ...]  # in order of preference: driver versions differ
     arguments: tuple[int, ...] = ()
-    answer: Callable[[Any], Any] = lambda value: value  # one value, or a tuple when there are several keys
-    every: int = 1  # asked at one sample in so many
+    answer: Callable[[Any], Any] = lambda value: value  # converts to one value, or a tuple for several keys
+    every: int = 1  # interval between calls, in samples
 
 
 def _text(value: Any) -> str:
@@ -56,7 +56,7 @@ def _text(value: Any) -> str:
 
 
 def throttle_names(bits: int) -> list[str]:
-    """Return the names of the reasons set in a bit mask; an unknown bit is named by its number."""
+    """Return the names of the reasons that are set in a bit mask; an unknown bit appears as a hexadecimal number."""
     names = [name for bit, name in THROTTLE_REASONS.items() if bits & bit]
     unknown = bits & ~sum(THROTTLE_REASONS)
     return [*names, hex(unknown)] if unknown else names
@@ -137,39 +137,39 @@ class _Gpu:
     index: int
     handle: Any
     links: int = 0
-    closed: set[str] = field(default_factory=set)  # keys that will not be answered
+    closed: set[str] = field(default_factory=set)  # keys that are not requested again
     counted: dict[str, tuple[int, int]] = field(default_factory=dict)  # key -> time in ns, counter
 
 
 class GpuReader:
-    """Reads all GPUs that the driver shows us."""
+    """Reads all GPUs that the driver shows to this process."""
 
     def __init__(self, nvml: NvmlLike) -> None:
         """Find the GPUs.
 
         Raises:
-            NvmlFault: the driver does not say how many there are.
+            NvmlFault: The driver does not report the number of GPUs.
         """
         self._nvml = nvml
         self._samples = 0
-        self.unavailable: dict[str, str] = {}  # "gpu0.power_w" -> why; grows as things are asked for
+        self.unavailable: dict[str, str] = {}  # "gpu0.power_w" -> reason; grows with the requests
         count = int(nvml.call("nvmlDeviceGetCount"))
         self._gpus = [gpu for gpu in map(self._open, range(count)) if gpu is not None]
         self._xids = XidWatch(nvml, {gpu.index: gpu.handle for gpu in self._gpus})
 
     def facts(self) -> list[dict[str, Any]]:
-        """Return what does not change, one entry a GPU."""
+        """Return the fixed properties, one entry per GPU."""
         driver = self._driver()
         return [self._facts(gpu, driver) for gpu in self._gpus]
 
     def read(self, time_ns: int, own_pids: frozenset[int], all_pids_known: bool) -> list[dict[str, Any]]:
-        """Return the readings now, one entry a GPU.
+        """Return the current readings, one entry per GPU.
 
         Args:
-            time_ns: CLOCK_MONOTONIC.
-            own_pids: Processes of our own tree.
-            all_pids_known: Whether the driver's process numbers are sure to be those that we see, so that one
-                which is not ours is somebody else's.
+            time_ns: The time of CLOCK_MONOTONIC.
+            own_pids: The processes of the run.
+            all_pids_known: Whether the driver certainly uses the same process numbers as this process. If so, a process
+                outside ``own_pids`` belongs to another program.
         """
         xids = self._xids.poll()
         self.unavailable |= self._xids.unavailable
@@ -193,7 +193,7 @@ class GpuReader:
         return line
 
     def _due(self, gpu: _Gpu, every: int) -> bool:
-        """Spread slow questions over samples and GPUs; the first two samples ask all of them."""
+        """Return whether to make a call now: slow calls are spread over samples and GPUs, after two full samples."""
         return self._samples < 2 or (self._samples + gpu.index) % every == 0
 
     def _put(self, gpu: _Gpu, question: Question) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class GpuReader:
         return question.answer(self._first(question.functions, gpu.handle, *question.arguments))
 
     def _first(self, functions: Sequence[str], *arguments: Any) -> Any:
-        """Call the first of the functions that this driver has."""
+        """Call the first function that this driver has."""
         for function in functions[:-1]:
             try:
                 return self._nvml.call(function, *arguments)
@@ -218,7 +218,7 @@ class GpuReader:
         return self._nvml.call(functions[-1], *arguments)
 
     def _ask(self, gpu: _Gpu, key: str, question: Callable[[], Any]) -> Any:
-        """Ask, or return None and keep the reason. A question that can never be answered is put once."""
+        """Return the result of a call, or record the reason and return None. Permanent errors are not retried."""
         if key in gpu.closed:
             return None
         try:
@@ -227,7 +227,7 @@ class GpuReader:
             self._note(gpu, key, fault.reason)
             if fault.lasting:
                 gpu.closed.add(key)
-        except Exception as error:  # a binding of another shape than we know: this key is off
+        except Exception as error:  # an unknown version of the binding: stop requesting this key
             self._note(gpu, key, f"{type(error).__name__}: {error}")
             gpu.closed.add(key)
         return None
@@ -257,8 +257,8 @@ class GpuReader:
         return facts
 
     def _count_links(self, gpu: _Gpu) -> int:
-        """Return how many NVLinks the card has, whether they are up or not."""
-        self._nvml.call("nvmlDeviceGetNvLinkState", gpu.handle, 0)  # a card without NVLink refuses this
+        """Return the number of NVLinks of the card, whether they are up or not."""
+        self._nvml.call("nvmlDeviceGetNvLinkState", gpu.handle, 0)  # raises for a card without NVLink
         for link in range(1, _MAX_LINKS):
             try:
                 self._nvml.call("nvmlDeviceGetNvLinkState", gpu.handle, link)
@@ -273,7 +273,7 @@ class GpuReader:
         return sum(1 for state in states if state)
 
     def _link_errors(self, gpu: _Gpu) -> dict[str, int]:
-        """Return the errors since the driver was loaded, by kind, over all links."""
+        """Return the number of errors since the driver was loaded, by kind, over all links."""
         ask = self._nvml.call
         return {
             kind: sum(int(ask("nvmlDeviceGetNvLinkErrorCounter", gpu.handle, each, code)) for each in _links(gpu))
@@ -281,7 +281,7 @@ class GpuReader:
         }
 
     def _link_rate(self, gpu: _Gpu, key: str, number: int, time_ns: int) -> float | None:
-        """Return bytes/s of payload over all NVLinks since the last reading; None at the first one."""
+        """Return the payload over all NVLinks since the last reading, in bytes/s; None at the first reading."""
         _links(gpu)
         value = self._nvml.call("nvmlDeviceGetFieldValues", gpu.handle, [(number, _ALL_LINKS)])[0]
         if value.nvmlReturn != 0:
@@ -294,7 +294,7 @@ class GpuReader:
         return round(max(0, now[1] - then[1]) / ((now[0] - then[0]) / 1e9), 1)
 
     def _usage(self, gpu: _Gpu, own_pids: frozenset[int], all_pids_known: bool) -> dict[str, Any]:
-        """Say which processes hold memory of the GPU, and which of them are ours."""
+        """Return the processes that use memory of the GPU, and the memory of the run's and of other processes."""
         functions = ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetComputeRunningProcesses_v2")
         found = self._ask(gpu, "processes", partial(self._first, functions, gpu.handle))
         if found is None:
@@ -318,7 +318,7 @@ def _links(gpu: _Gpu) -> range:
 
 
 def _held(processes: list[dict[str, Any]], own: bool, all_pids_known: bool) -> int | None:
-    """Return the memory of our own processes, or of the others; None where that cannot be told."""
+    """Return the memory of the run's processes (``own``) or of the others, in bytes; None if it is not certain."""
     sizes = [each["memory_bytes"] for each in processes if each["own"] is own]
     sure = all_pids_known or (own and bool(sizes))
     return sum(sizes) if sure and None not in sizes else None

@@ -1,8 +1,8 @@
-"""How is NVIDIA's driver asked? Through one narrow seam: a function's name and its arguments.
+"""Access to NVIDIA's driver through one function, which takes the name and arguments of an NVML function.
 
-The names, numbers and units are those of NVML (docs.nvidia.com/deploy/nvml-api). The library is loaded late: where
-there is no driver, not even the binding is imported. No GPU has been seen by the authors of this file: it is
-written to the documentation, and tested against answers written by hand.
+The names, numbers and units are those of NVML (docs.nvidia.com/deploy/nvml-api). The binding is imported late: on a
+host without a driver it is never imported. This file was written from the documentation without a GPU, and its tests
+use answers written by hand.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Protocol
 
-TIMEOUT = 10  # NVML_ERROR_TIMEOUT: no event within the time given
+TIMEOUT = 10  # NVML_ERROR_TIMEOUT: no event within the timeout
 NO_LIBRARY = 12  # NVML_ERROR_LIBRARY_NOT_FOUND
 NO_FUNCTION = 13  # NVML_ERROR_FUNCTION_NOT_FOUND
-# Errors that asking again does not cure: uninitialised, bad argument, not supported, no permission, library or
-# function not found, version mismatch, deprecated.
+# Permanent errors: uninitialised, bad argument, not supported, no permission, library or function not found, version
+# mismatch, deprecated.
 _LASTING = frozenset({1, 2, 3, 4, NO_LIBRARY, NO_FUNCTION, 25, 26})
 _LIBRARY = "libnvidia-ml.so.1"
 
 
 class NvmlFault(Exception):
-    """The driver did not answer. `lasting`: asking again is useless."""
+    """An NVML call failed. If `lasting` is true, the same call will always fail."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)
@@ -30,24 +30,24 @@ class NvmlFault(Exception):
 
 
 class NvmlLike(Protocol):
-    """NVML, or what stands in for it."""
+    """NVML, or a test double."""
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """Return what the function of this name returns.
+        """Call the NVML function with this name and return its result.
 
         Raises:
-            NvmlFault: the driver refused, or does not have the function.
+            NvmlFault: The driver refused the call, or does not have the function.
         """
 
 
 class Nvml:
-    """The driver of this machine, through nvidia-ml-py."""
+    """The NVML of this machine, through nvidia-ml-py."""
 
     def __init__(self) -> None:
-        """Load the library and begin.
+        """Load the library and initialise NVML.
 
         Raises:
-            NvmlFault: there is no driver, or it does not start.
+            NvmlFault: There is no driver, or it does not start.
         """
         try:
             ctypes.CDLL(_LIBRARY)
@@ -59,10 +59,10 @@ class Nvml:
         self.call("nvmlInit")
 
     def call(self, function: str, *arguments: Any) -> Any:
-        """Return what the function of this name returns.
+        """Call the NVML function with this name and return its result.
 
         Raises:
-            NvmlFault: the driver refused, or does not have the function.
+            NvmlFault: The driver refused the call, or does not have the function.
         """
         target = getattr(self._pynvml, function, None)
         if target is None:

@@ -1,7 +1,8 @@
-"""Which processes of this host are ranks of the run? Those that have made their folder, ``ranks/<host>-<pid>``.
+"""Find the processes of this host that are ranks of the run, by their folders ``ranks/<host>-<pid>``.
 
-Not every rank descends from our command: srun, mpirun and ssh have daemons start them. A folder that has not been
-touched for a while when we begin is of an earlier life; its process number may be a stranger's by now.
+Not every rank is a descendant of the `paceline run` command: with srun, mpirun and ssh, daemons start the ranks. A
+folder that is older than a minute when sampling starts belongs to an earlier attempt; another process may now have its
+number.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ _FRESH_S = 60.0
 
 
 class RankFolders:
-    """The rank folders of one host, as they appear."""
+    """The rank folders of one host. New folders are found as they appear."""
 
     def __init__(self, folder: Path, host: str, began_unix_s: float) -> None:
         self._folder = folder
@@ -22,7 +23,7 @@ class RankFolders:
         self._seen: set[str] = set()
 
     def new_pids(self) -> list[int]:
-        """Return the processes of the folders that are new since the last call."""
+        """Return the process numbers of the folders that appeared since the last call."""
         try:
             new = {each.name: each for each in os.scandir(self._folder) if each.name not in self._seen}
             self._seen |= new.keys()

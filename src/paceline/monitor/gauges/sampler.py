@@ -1,11 +1,11 @@
-"""What goes into a run's gauges, and when? A thread beside the program, in `paceline run` or in a sidecar.
+"""The gauge sampler: a thread in `paceline run` or in a sidecar that appends readings of the host to the run.
 
-Lines of ``<run>/gauges/<host>.jsonl``: a ``header`` with what does not change; then a ``host`` line at every sample,
-with the GPUs' readings in ``gpus``; an ``unavailable`` line when something stops being readable later on. Whoever
-takes over a file from an earlier writer begins with a header of its own.
+Lines of ``<run>/gauges/<host>.jsonl``: a ``header`` with fixed properties, then a ``host`` line at every sample, with
+the readings of the GPUs in ``gpus``. An ``unavailable`` line follows when a value stops being readable. A sampler that
+takes over a file from an earlier sampler writes a header first.
 
-No fault gets out: a reading that fails is None with a reason, and when the file cannot be written the sampler is
-off and says so in `problem`.
+No exception leaves the sampler. A reading that fails is None with a reason. If the file cannot be written, the sampler
+stops and `problem` gives the reason.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from paceline.monitor.gauges.lines import FileInUse
 from paceline.monitor.gauges.nvidia import GpuReader
 from paceline.monitor.gauges.session import Session
 
-_INTERVALS_S = ((600.0, 1.0), (float("inf"), 5.0))  # until so long after the start: this interval
+_INTERVALS_S = ((600.0, 1.0), (float("inf"), 5.0))  # (seconds since the start, interval up to that time)
 
 
 def interval_s(elapsed_s: float) -> float:
-    """Return the time between two samples, so long after the start: long runs stay small on disk."""
+    """Return the interval between samples at a time since the start. Later samples are rarer to limit the file size."""
     return next(interval for until, interval in _INTERVALS_S if elapsed_s < until)
 
 
 class Sampler:
-    """Appends readings of this host to a run. `problem` says why it is off, or is None."""
+    """Appends readings of this host to a run. `problem` is the reason if the sampler has stopped, else None."""
 
     def __init__(
         self,
@@ -43,18 +43,18 @@ class Sampler:
         clock: Clock | None = None,
         open_gpus: Callable[[], GpuReader] = open_gpus,
     ) -> None:
-        """Prepare; nothing is read or written yet.
+        """Store the arguments; nothing is read or written yet.
 
         Args:
             run_dir: Folder of the run.
-            roots: Processes that are our own with all their descendants; the ranks of this host that appear in
-                the run's folder join them.
-            files: Stands in for /proc and /sys.
-            clock: Stands in for the clocks.
-            open_gpus: Stands in for the driver.
+            roots: Processes that belong to the run with all their descendants. The ranks of this host with a folder in
+                the run are added.
+            files: Replaces /proc and /sys, for tests.
+            clock: Replaces the clocks, for tests.
+            open_gpus: Replaces the driver, for tests.
         """
         self.problem: str | None = None
-        self.in_use = False  # the problem is that another sampler writes the file: it may end before us
+        self.in_use = False  # whether the sampler stopped because another sampler writes the file, which may end first
         self._run_dir = run_dir
         self._clock = clock or SystemClock()
         self._ended = threading.Event()
@@ -64,12 +64,12 @@ class Sampler:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to sample in a thread of its own."""
+        """Start to sample in a thread."""
         self._thread = threading.Thread(target=self._sample_on, name="paceline-gauges", daemon=True)
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """Take a last sample and end. Returns after `timeout_s` even when the driver hangs."""
+        """Take a last sample and stop the thread. The call returns after `timeout_s` even if the driver hangs."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(timeout_s)
@@ -78,8 +78,8 @@ class Sampler:
         """Take one sample and append its line.
 
         Returns:
-            The line. None at the first call, which writes the header and takes what rates are reckoned from; when
-            the last sample was only just taken; and when the sampler is off.
+            The line, or None if there is no line: at the first call, which writes the header and reads the first
+            counters; if the last sample is too recent; and if the sampler has stopped.
         """
         if self.problem is not None:
             return None
@@ -106,7 +106,7 @@ class Sampler:
         due_s = 0.0
         while self.problem is None:
             elapsed_s = (self._clock.monotonic_ns() - began_ns) / 1e9
-            due_s = max(due_s + interval_s(elapsed_s), elapsed_s)  # samples that were missed are not made up for
+            due_s = max(due_s + interval_s(elapsed_s), elapsed_s)  # missed samples are skipped
             if self._ended.wait(due_s - elapsed_s):
                 break
             self.sample_once()

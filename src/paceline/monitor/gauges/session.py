@@ -1,6 +1,6 @@
-"""What is in one line of the gauges, and in the header before it?
+"""The sampling session: it writes the header and the lines of a gauge file.
 
-A session is a sampler at work: the file is open, the readers know this host, the last counters are at hand.
+While a session exists, the file is open, the readers are set up for this host, and the last counters are kept.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from paceline.monitor.gauges.tree import ProcessTree
 from paceline.record import layout
 
 FindGpus = Callable[[], tuple[GpuReader | None, dict[str, str]]]
-"""Returns the GPUs of this host, or None and the reason under the key ``gpus``."""
+"""A function that returns the GPUs of this host, or None and the reason under the key ``gpus``."""
 
-_LEAST_INTERVAL_S = 0.05  # in less, clock ticks of 10 ms say nothing
+_LEAST_INTERVAL_S = 0.05  # a shorter interval has too few clock ticks of 10 ms
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel
 
 
 class Session:
-    """Writes the header when made, then a line at every sample."""
+    """Writes the header when created, then one line per sample."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class Session:
         clock: Clock,
         find_gpus: FindGpus,
     ) -> None:
-        """Open the file, take the counters that rates are reckoned from, and write the header.
+        """Open the file, read the first counters, and write the header.
 
         Raises:
-            OSError: the file cannot be written, or another sampler writes it.
+            OSError: The file cannot be written, or another sampler writes to it.
         """
         self._clock = clock
         self._host = this_host(files)
@@ -65,15 +65,15 @@ class Session:
             **no_gpus,
         }
         facts = None if self._gpus is None else self._gpus.facts()
-        self._read_gpus(self._before)  # the first time tells what this driver does not answer
+        self._read_gpus(self._before)  # the first reading shows which values this driver does not offer
         self._told = self._unavailable()
         self._lines.append(_header(self._host, self._reader.oom_source, facts, self._told))
 
     def sample(self) -> dict[str, Any] | None:
-        """Read, append the line and return it; None when the last sample was only just taken.
+        """Take a sample, append its line and return the line; None if the last sample is too recent.
 
         Raises:
-            OSError: the line could not be written.
+            OSError: The line could not be written.
         """
         if self._clock.monotonic_ns() - self._before.time_ns < _LEAST_INTERVAL_S * 1e9:
             return None
@@ -109,7 +109,7 @@ class Session:
         return self._fixed_reasons | (self._gpus.unavailable if self._gpus else {})
 
     def _tell_what_ended(self) -> None:
-        """Write down what has stopped being readable since the header."""
+        """Append an ``unavailable`` line with the values that have become unreadable since the header."""
         new = {key: why for key, why in self._unavailable().items() if key not in self._told}
         if new:
             self._told |= new
@@ -138,10 +138,10 @@ def _header(
 
 
 def _sees_all_pids() -> bool:
-    """Say whether we are outside any container: there the driver's process numbers are sure to be ours.
+    """Return whether this process is outside any container, so that the driver's process numbers are valid here.
 
-    Inside one, drivers give the host's numbers or our own, by version (NVIDIA/nvidia-docker#1483,
-    NVIDIA/open-gpu-kernel-modules#614).
+    Inside a container, drivers give the host's or the container's process numbers, depending on their version
+    (NVIDIA/nvidia-docker#1483, NVIDIA/open-gpu-kernel-modules#614).
     """
     try:
         return os.readlink("/proc/self/ns/pid") == _INITIAL_PID_NAMESPACE

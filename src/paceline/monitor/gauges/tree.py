@@ -1,16 +1,16 @@
-"""How much CPU time and memory does our own process tree use, and what do its dead leave behind?
+"""The CPU time and memory of the run's process tree, including the time of processes that have ended.
 
     cpu_s(tree) = sum over living members of (own time + time of children they have waited for) + retired
 
-When a member dies, its time moves into its parent's waited-for time; the sum does not change. A root's parent is the
-keeper, the process that we run in: what moves to it is kept as `retired`. Where nothing moves (the parent is gone, or
-ignores SIGCHLD so that nothing is added up), what the dead last showed is kept, so the sum never falls. What it used
-after we last looked is then lost: at most one interval of one process.
+When a member ends, its time moves into its parent's waited-for time, so the sum does not change. The parent of a root
+is the keeper, which is the sampling process; time that moves to the keeper is added to `retired`. If the time moves
+nowhere (the parent has ended, or ignores SIGCHLD), the last reading of the ended process is kept, so the sum never
+falls. CPU time after the last reading is then lost: at most one interval of one process.
 
-A process belongs to the tree when its parent does, or when it is in a process group or session that a member leads
-(a daemon whose parent was gone before we looked). Once in, it stays in when its parent dies. A process that was seen
-and is no member cannot become one later, so only new numbers and members are read again: the walk costs a listing of
-/proc and one small file a member. (Not every kernel has /proc/PID/task/TID/children.)
+A process belongs to the tree if its parent does, or if it is in a process group or session that a member leads (for
+example a daemon whose parent ended before it was read). A member stays a member when its parent ends. A process that
+was read and is not a member cannot become one later. Therefore only new processes and members are read: a walk costs a
+listing of /proc and one small file per member. (Some kernels have no /proc/PID/task/TID/children.)
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from paceline.hardware.operating_system import HostFiles
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
-_RELEARN_EVERY = 30  # walks, after which strangers are looked at anew: process numbers get reused
+_RELEARN_EVERY = 30  # walks after which non-members are read again, because process numbers are reused
 
 
 @dataclass(frozen=True, kw_only=True)
 class Process:
-    """One process, as /proc/PID/stat shows it. Times in clock ticks, memory in pages."""
+    """One process as in /proc/PID/stat. Times are in clock ticks, memory in pages."""
 
     pid: int
     state: str
@@ -37,29 +37,29 @@ class Process:
     group: int
     session: int
     own_ticks: int
-    children_ticks: int  # of children that were waited for
+    children_ticks: int  # of children that the process has waited for
     threads: int
-    started_ticks: int  # since boot: with the number, this names a process for good
+    started_ticks: int  # since boot; together with the pid, this identifies a process
     rss_pages: int
 
     @property
     def total_ticks(self) -> int:
-        """CPU time of the process and of the children it has waited for."""
+        """CPU time of the process and of the children it has waited for, in ticks."""
         return self.own_ticks + self.children_ticks
 
 
 @dataclass(frozen=True, kw_only=True)
 class TreeReading:
-    """The tree at one moment."""
+    """The state of the tree at one time."""
 
-    cpu_s: float  # since some moment in the past: only differences mean something
-    rss_bytes: int  # sum over processes; a page that several share counts in each
+    cpu_s: float  # since an arbitrary time: only differences have a meaning
+    rss_bytes: int  # sum over processes; a page shared by several processes counts in each
     pids: frozenset[int]
     threads: int
 
 
 def parse_stat(pid: int, text: str | None) -> Process | None:
-    """Read the text of /proc/PID/stat; None where it is missing or cut short. The name may hold spaces and brackets."""
+    """Parse the text of /proc/PID/stat; None if it is incomplete. The name may contain spaces and brackets."""
     fields = (text or "").rpartition(")")[2].split()
     if len(fields) < 22:
         return None
@@ -78,15 +78,15 @@ def parse_stat(pid: int, text: str | None) -> Process | None:
 
 
 def read_process(files: HostFiles, pid: int) -> Process | None:
-    """Return a process that is there now, zombies included."""
+    """Return a process that exists now (also a zombie), or None."""
     return parse_stat(pid, files.read(f"/proc/{pid}/stat"))
 
 
 class ProcessTree:
-    """The processes that descend from some roots, followed over time."""
+    """The processes that descend from the given roots, followed over time."""
 
     def __init__(self, files: HostFiles, roots: Iterable[int], keeper: int = 0) -> None:
-        """Follow the roots; `keeper` is the process that waits for their end, where that is not one of them."""
+        """Follow the roots. ``keeper`` is the process that waits for the roots, if it is not a root itself."""
         self._files = files
         self._roots = set(roots)
         self._keeper = keeper
@@ -97,14 +97,14 @@ class ProcessTree:
         self._walks = 0
 
     def add_roots(self, pids: Iterable[int]) -> None:
-        """Let more processes be roots; what they have used until now does not count."""
+        """Add roots. The CPU time that they have used so far does not count."""
         new = set(pids) - self._roots
         if new:
             self._roots |= new
-            self._walks = 0  # a stranger may turn out to be theirs
+            self._walks = 0  # read all processes again: a non-member may be a descendant of a new root
 
     def walk(self) -> TreeReading:
-        """Look at the processes that there are now."""
+        """Read the current processes and return the state of the tree."""
         numbers = {int(name) for name in self._files.names("/proc") if name.isdigit()}
         relearn = self._walks % _RELEARN_EVERY == 0
         self._walks += 1
@@ -125,7 +125,7 @@ class ProcessTree:
         return alive
 
     def _adopt(self, members: dict[int, Process], numbers: set[int], known: set[int]) -> None:
-        """Add those of the numbers that belong to the tree; of those known before, only what they use from now on."""
+        """Add the processes that belong to the tree. Of previously ``known`` processes, only later CPU time counts."""
         found = (read_process(self._files, pid) for pid in numbers)
         waiting = {each.pid: each for each in found if each is not None}
         ours = {pid for pid, each in waiting.items() if self._belongs(each, members)}
@@ -142,7 +142,7 @@ class ProcessTree:
         )
 
     def _retire(self, before: dict[int, Process], after: dict[int, Process]) -> None:
-        """Keep the time of members that died and that no living member has taken over."""
+        """Keep the time of members that ended if no living member has taken it over."""
         owed: defaultdict[int, int] = defaultdict(int)
         for pid in before.keys() - after.keys():
             owed[_heir(before[pid], before, after)] += before[pid].total_ticks
@@ -169,7 +169,7 @@ class ProcessTree:
 
 
 def _heir(dead: Process, before: dict[int, Process], after: dict[int, Process]) -> int:
-    """Return the closest ancestor that still lives; one outside the tree when no member does."""
+    """Return the pid of the closest living ancestor; it is outside the tree if no member lives."""
     parent = dead.parent
     while parent in before and parent not in after:
         parent = before[parent].parent

@@ -1,7 +1,7 @@
-"""Which critical errors (Xid) did the driver report since we last asked? Its event queue, never waited for.
+"""New critical errors (Xid) from the event queue of the NVIDIA driver. Reading the queue never blocks.
 
-The numbers are explained in NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors): 48 is an uncorrectable ECC
-error, 79 a card that fell off the bus, 13 and 31 faults of the program itself.
+NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors) explains the numbers: 48 is an uncorrectable ECC error, 79 a
+card that has fallen off the bus, 13 and 31 are faults of the program itself.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 from paceline.monitor.gauges.nvml import TIMEOUT, NvmlFault, NvmlLike
 
 _XID_CRITICAL = 0x8  # nvmlEventTypeXidCriticalError
-_MOST_EVENTS = 100  # taken at one time: a card that fails without end must not hold us
+_MOST_EVENTS = 100  # per poll, so that a card with endless errors cannot block the sampler
 
 
 class XidWatch:
-    """The event queue of some GPUs. Best effort: in many containers events are not permitted."""
+    """The event queue of some GPUs. In many containers events are not permitted; `poll` then returns None."""
 
     def __init__(self, nvml: NvmlLike, handles: Mapping[int, Any]) -> None:
         self._nvml = nvml
@@ -33,7 +33,7 @@ class XidWatch:
             self._stop(error)
 
     def poll(self) -> dict[int, list[int]] | None:
-        """Return the new Xid numbers by index of the GPU; None where events are not available."""
+        """Return the new Xid numbers by GPU index, or None if events are not available."""
         if self._queue is None:
             return None
         found: defaultdict[int, list[int]] = defaultdict(list)

@@ -1,1 +1,1 @@
-"""The device: its clock, its events and its readings."""
+"""The device of a training process: its clock, its events and its readings."""

@@ -1,14 +1,15 @@
-"""When did the device reach each moment? Events beside the moments, resolved later; nobody ever waits for one.
+"""The device clock: the times at which the device reaches the program's events, from device events that are read later.
 
-A device works through its queue behind the host. An event put into the queue at a moment says, once it is through,
-when the device was done with all that came before. The same moments, at the device's times, go through a second
-automaton, and its slots say what the *device* spent the step on:
+A device works through its queue behind the host. A device event recorded together with a program event gives the time
+at which the device has finished all earlier work. The program events, with these device times, go through a second
+state machine, whose slots give the time that the *device* spent on each phase of a step:
 
     host      |fetch|fwd|bwd|opt|            waits …           |fetch|fwd|bwd|opt|
     device          |---- forward ----|---- backward ----|-opt-|      |---- forward …
 
-`Stamper` runs on the training thread, `DeviceClock` on the recorder's. Only whole steps count whose every moment has an
-event. No GPU has been seen by the authors of this file: it is tested against a device that is played.
+`Stamper` runs in the training thread, `DeviceClock` in the recorder's thread. Neither waits for the device. A step
+counts only if each of its program events has a device event. This file was written without a GPU and is tested with a
+simulated device.
 """
 
 from __future__ import annotations
@@ -22,65 +23,65 @@ from typing import Any, Protocol
 from paceline.inprocess.recorder.probe_state import BACKWARD, FORWARD, MADE_OPTIMIZER, OPTIMIZER, Moment
 from paceline.inprocess.recorder.steps.state_machine import Automaton, StepRow
 
-_WINDOW = 8  # consecutive steps that are timed
-_COST_SHARE = 0.002  # of step time, that recording may take of the training thread
-_LONGEST_PERIOD = 4096  # steps from one window to the next, at most
-_ENOUGH = 64  # events from which on their cost is known
+_WINDOW = 8  # consecutive steps that are timed in one window
+_COST_SHARE = 0.002  # upper limit of the recording time of the training thread, as a share of step time
+_LONGEST_PERIOD = 4096  # most steps from one window to the next
+_ENOUGH = 64  # events that are needed to estimate the cost of one
 _MOST_OUTSTANDING = 4096
 _LAG_OF = {FORWARD + 1: "forward", BACKWARD + 1: "backward", OPTIMIZER + 1: "optimizer"}
-_LAG_FOR_NS = 10_000_000_000  # the two clocks drift apart by tens of µs a second: lags are only taken so long
+_LAG_FOR_NS = 10_000_000_000  # the two clocks drift apart by tens of µs per second: lags are only recorded this long
 _WARM_ROWS = 3
 _MOST_LAGS = 2000
 
 
 class EventSource(Protocol):
-    """A device's events. `record` is called by the training thread, the others by the recorder; none may wait."""
+    """A device's events. The training thread calls `record`, the recorder the others; none may block."""
 
     def ready(self) -> bool:
-        """Say whether an event can be recorded now."""
+        """Return whether an event can be recorded now."""
 
     def use(self, index: int) -> None:
-        """Record on the device of this number from here on."""
+        """Use the device with this number from now on."""
 
     def record(self, *, working: bool = True) -> Any:
-        """Put an event into the queue that computes and return it; `working` says that it is the current one."""
+        """Record an event on the computing stream and return it. `working` says that it is the current stream."""
 
     def query(self, event: Any) -> bool:
-        """Say whether the device has passed the event."""
+        """Return whether the device has passed the event."""
 
     def elapsed_ns(self, earlier: Any, later: Any) -> int | None:
-        """Return the time between two events that were passed; None when they cannot be compared."""
+        """Return the time between two passed events, or None if they cannot be compared."""
 
     def recycle(self, event: Any) -> None:
-        """Take back an event that is no longer needed."""
+        """Take back an event for reuse."""
 
 
 class Timed(tuple[Any, ...]):
-    """A moment with the event that was recorded at it."""
+    """A program event together with the device event that was recorded with it."""
 
     event: Any
 
 
 class Stamper:
-    """Notes moments for the training thread, with events in windows of steps; they cost next to nothing."""
+    """Appends program events for the training thread; in some windows of steps, with device events, at a small cost."""
 
     def __init__(self, source: EventSource, append: Callable[[Moment], None]) -> None:
         self._source = source
         self._append = append
         self._sampling = False
-        self._by_optimizer = False  # steps end with an optimizer; before any was seen, with a backward
-        self.ends = 0  # of steps, of each optimizer
-        self.period = 8 * _WINDOW  # steps from the beginning of one window to that of the next
+        self._by_optimizer = False  # whether steps end with an optimizer step (once one was seen) or a backward
+        self.ends = 0  # number of step ends, over all optimizers
+        self.period = 8 * _WINDOW  # steps between the starts of two windows
         self.recorded = 0
         self.spent_ns = 0
         self.timed_ends = 0
-        self.resolved = 0  # counted up by the recorder
-        self.off: str | None = None  # why no event is recorded any more
+        self.resolved = 0  # incremented by the recorder
+        self.off: str | None = None  # the reason if recording of device events has stopped
 
     def put(self, moment: Moment) -> None:
-        """Note a moment."""
+        """Append a program event."""
         code = moment[1]
-        place = -1  # in the window, when a step ends
+        place = -1  # position of the step in the window if a step ends
         if code == OPTIMIZER + 1 or (code == BACKWARD + 1 and not self._by_optimizer):
             place = self._begin_step(code)
         if self._sampling and code != MADE_OPTIMIZER:
@@ -91,7 +92,7 @@ class Stamper:
             self._sampling = False
 
     def _begin_step(self, code: int) -> int:
-        """Count a step and open the window when one is due; return the place of the step in it."""
+        """Count a step and open a window if one is due. Return the position of the step in the period."""
         self._by_optimizer |= code == OPTIMIZER + 1
         place = self.ends % self.period
         self.ends += 1
@@ -100,14 +101,14 @@ class Stamper:
         return place
 
     def _timed(self, moment: Moment) -> Moment:
-        """Return the moment with an event; without one when the device cannot take it, or is far behind."""
+        """Return the program event with a device event, or without one if the device is not ready or is far behind."""
         begun = perf_counter_ns()
         try:
             if self.recorded - self.resolved > _MOST_OUTSTANDING or not self._source.ready():
                 return moment
             timed = Timed(moment)
             timed.event = self._source.record(working=FORWARD <= moment[1] <= OPTIMIZER + 1)
-        except Exception as error:  # never the program's trouble: it is timed by the host from here on
+        except Exception as error:  # the error must not reach the program, which is timed by the host from now on
             self.stop(error)
             return moment
         self.recorded += 1
@@ -115,17 +116,17 @@ class Stamper:
         return timed
 
     def stop(self, error: Exception) -> None:
-        """Record no more events."""
+        """Stop recording device events."""
         self._sampling = False
         self.off = self.off or f"{type(error).__name__}: {error}"
 
     @property
     def cost_s(self) -> float | None:
-        """What recording one event takes, in seconds; None before any was recorded."""
+        """Mean cost of recording one device event, in seconds; None before the first."""
         return self.spent_ns / self.recorded / 1e9 if self.recorded else None
 
     def tune(self, step_ns: float) -> None:
-        """Set the windows so far apart that recording takes at most 0.2% of the time."""
+        """Set the interval between windows so that recording takes at most 0.2% of the time."""
         if self.recorded < _ENOUGH or not self.timed_ends or step_ns <= 0:
             return
         share = self.spent_ns / self.timed_ends / step_ns
@@ -133,17 +134,17 @@ class Stamper:
 
 
 class DeviceClock:
-    """Follows the moments at the device's pace. `rows` gets one entry a step: its slots in ns, or None."""
+    """Replays the program events with device times. `rows` gets one entry per step: its slots in ns, or None."""
 
     def __init__(self, source: EventSource, stamper: Stamper) -> None:
         self._source = source
         self._stamper = stamper
         self._waiting: deque[Moment] = deque()
         self._automaton = Automaton(self._on_row)
-        self._now = 0  # of the device, in the host's ns give or take a constant
+        self._now = 0  # device time in ns of the host's clock, up to a constant
         self._origin: int | None = None
-        self._last: Any = None  # the event passed last
-        self._whole = False  # every moment since the step began had an event
+        self._last: Any = None  # the last passed device event
+        self._whole = False  # whether every program event since the start of the step had a device event
         self._moment_timed = False
         self._count = 0
         self._lags: dict[str, list[int]] = {name: [] for name in _LAG_OF.values()}
@@ -152,11 +153,11 @@ class DeviceClock:
         self.rows: deque[tuple[int, ...] | None] = deque()
 
     def take(self, moment: Moment) -> None:
-        """Take a moment that the host's automaton has been fed."""
+        """Append a program event that the host's state machine has processed."""
         self._waiting.append(moment)
 
     def poll(self) -> None:
-        """Follow the device as far as it has come."""
+        """Process all program events that the device has reached."""
         while self._waiting:
             event = getattr(self._waiting[0], "event", None)
             if event is not None and self._stamper.off is None and not self._passed(event):
@@ -165,7 +166,7 @@ class DeviceClock:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the device has reached all recorded events."""
+        """Whether the device has passed all recorded events."""
         return not self._waiting
 
     def _passed(self, event: Any) -> bool:
@@ -185,7 +186,7 @@ class DeviceClock:
             self._note_lag(moment)
 
     def _come_to(self, moment: Moment, event: Any) -> bool:
-        """Move to the time of an event; say whether its distance from the one before is known."""
+        """Advance to the time of a device event; return whether its distance from the previous event is known."""
         last, self._last = self._last, event
         self._stamper.resolved += 1
         if last is None:
@@ -206,7 +207,7 @@ class DeviceClock:
         self._count += 1
         self.timed_steps += self._whole
         self.rows.append(row.slots_ns if self._whole else None)
-        if row.end_ns == self._now:  # else moments of the next step have been seen already: they keep their say
+        if row.end_ns == self._now:  # else events of the next step were processed already and are in `_whole`
             self._whole = self._moment_timed
 
     # -- how far behind the host ------------------------------------------------------------------------
@@ -221,11 +222,11 @@ class DeviceClock:
             self._lags[name].append(behind)
 
     def lags_s(self) -> dict[str, float]:
-        """Return how far the device is behind the host when a phase ends on the host, in seconds (medians)."""
+        """Return the lag of the device behind the host at the end of each phase, in seconds (medians)."""
         least = self._least_lag or 0
         return {name: (median(lags) - least) / 1e9 for name, lags in self._lags.items() if lags}
 
     @property
     def lag_count(self) -> int:
-        """How many lags were taken of the kind that has most."""
+        """The number of recorded lags of the phase that has most."""
         return max(len(lags) for lags in self._lags.values())

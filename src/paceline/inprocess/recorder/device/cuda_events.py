@@ -1,10 +1,11 @@
-"""How does CUDA say when it is done? Timing events on the stream that computes, and losses copied beside it.
+"""CUDA timing events on the computing stream, and asynchronous copies of losses to the host.
 
-A moment of the program belongs to the stream that computes, also while the program has made another one current, as a
-prefetcher does for its copies. Between events of two streams no time is told.
-Nothing here waits for the device: an event is recorded, asked whether it was passed, and used again. While a CUDA graph
-is captured not even that is allowed (a query in any thread would spoil the capture), so capturing is announced.
-No GPU has been seen by the authors of this file.
+A program event belongs to the computing stream, even while another stream is current, as in a prefetcher that copies.
+The time between events of two streams cannot be measured.
+
+This code never waits for the device: it records an event, queries whether the device has passed it, and reuses it.
+While a CUDA graph is captured, a query in any thread would invalidate the capture, so captures are announced. This file
+was written without a GPU.
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ from paceline.inprocess import hooks
 from paceline.inprocess.recorder.device.clock import EventSource
 from paceline.inprocess.wrappers import stand_in
 
-_LOSS_EVERY_NS = 10_000_000  # a copy takes some 10 µs of the training thread: at most 100 a second, 0.1%
+_LOSS_EVERY_NS = 10_000_000  # a copy takes about 10 µs of the training thread: at most 100 per second, 0.1%
 _SLOTS = 256
 
 
 class CudaEvents:
-    """Events on the streams of one device: the one that losses are on, until then the current one."""
+    """Timing events on the streams of one device: the device of the losses, or the current device before any loss."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._initialized = torch.cuda.is_initialized
         self._pool: deque[Any] = deque()
         self._lock = _thread.allocate_lock()
-        self._working: Any = None  # the stream that computed last; None while it is unknown
+        self._working: Any = None  # the last computing stream; None while it is unknown
         self._capturing = False
-        self.captured = False  # a CUDA graph was captured at some time
+        self.captured = False  # whether a CUDA graph was captured at any time
         self.index: int | None = None
-        self.named = False  # the device was named by a loss on it
+        self.named = False  # whether a loss has determined the device
 
     def ready(self) -> bool:
-        """Say whether an event can be recorded now."""
+        """Return whether an event can be recorded now."""
         return not self._capturing and self._initialized()
 
     def use(self, index: int) -> None:
-        """Record on the device of this number from here on; a loss is on it."""
+        """Use the device with this number, on which a loss is, from now on."""
         self.named = True
         if index != self.index:
             self._pool.clear()
@@ -50,11 +51,11 @@ class CudaEvents:
             self.index = index
 
     def record(self, *, working: bool = True) -> Any:
-        """Put an event into a stream and return it.
+        """Record an event on a stream and return it.
 
         Args:
-            working: The program computes now, so the current stream is the one that computes. Otherwise the event goes
-                into the stream that computed last.
+            working: Whether the program computes now, so that the current stream is the computing stream. If false, the
+                event is recorded on the last computing stream.
         """
         if not working and self._working is not None:
             return self._put(self._working)
@@ -64,18 +65,18 @@ class CudaEvents:
         return self._put(stream)
 
     def record_beside(self) -> Any:
-        """Put an event into the current stream, whatever it is for, and return it."""
+        """Record an event on the current stream, whether it computes or not, and return it."""
         return self._put(self._current())
 
     def beside(self) -> int | None:
-        """Return the handle of the current stream if it is another one than the stream that computes; else None."""
+        """Return the handle of the current stream if it differs from the computing stream, else None."""
         if self._working is None or not self.ready():
             return None
         handle: int = self._current().cuda_stream
         return handle if handle != self._working.cuda_stream else None
 
     def computes(self, stream: Any) -> bool:
-        """Say whether a stream is the one that computes."""
+        """Return whether a stream is the computing stream."""
         return self._working is not None and bool(stream.cuda_stream == self._working.cuda_stream)
 
     def _current(self) -> Any:
@@ -93,37 +94,37 @@ class CudaEvents:
         return event
 
     def query(self, event: Any) -> bool:
-        """Say whether the device has passed the event; no, while a graph is captured."""
+        """Return whether the device has passed the event; False while a graph is captured."""
         with self._lock:
             return not self._capturing and bool(event.query())
 
     def elapsed_ns(self, earlier: Any, later: Any) -> int | None:
-        """Return the time between two events, to half a microsecond; None if they are of two devices or streams."""
+        """Return the time between two events, accurate to 0.5 µs; None if their devices or streams differ."""
         if earlier.device != later.device or earlier.recorded_on != later.recorded_on:
             return None
         with self._lock:
             return None if self._capturing else round(earlier.elapsed_time(later) * 1e6)
 
     def recycle(self, event: Any) -> None:
-        """Take back an event."""
+        """Take back an event for reuse."""
         if event.device.index == self.index:
             self._pool.append(event)
 
     def capture(self, capturing: bool) -> None:
-        """Say that a graph is being captured, or no longer; waits for a query that is under way (microseconds)."""
+        """Record that a graph capture starts or ends. The call waits for a running query (microseconds)."""
         with self._lock:
             self._capturing = capturing
             self.captured |= capturing
 
 
 def _lasts(stream: Any) -> bool:
-    """Say whether a stream is torch's own or the default one: those of other libraries may be destroyed at any time."""
+    """Return whether a stream is torch's own or the default stream; other libraries may destroy theirs at any time."""
     number = getattr(stream, "stream_id", 0)
-    return number == 0 or bool(number & 1)  # as c10/cuda/CUDAStream.cpp packs it: an outside handle is an even address
+    return number == 0 or bool(number & 1)  # packed by c10/cuda/CUDAStream.cpp: an external handle is an even address
 
 
 def patch_capture(torch: Any, events: CudaEvents, before: Callable[[], None]) -> None:
-    """Keep still while the program captures a CUDA graph; `before` is called when a capture is about to begin."""
+    """Record no events while the program captures a CUDA graph. ``before`` is called just before each capture."""
     graph = torch.cuda.CUDAGraph
 
     def begin(args: Any, kwargs: Any) -> bool:
@@ -143,7 +144,7 @@ def patch_capture(torch: Any, events: CudaEvents, before: Callable[[], None]) ->
 
 
 class PendingLoss:
-    """A loss on its way to the host."""
+    """A loss that is being copied to the host."""
 
     __slots__ = ("_done", "_event", "_losses", "_number", "_value")
 
@@ -155,25 +156,25 @@ class PendingLoss:
         self._value: float | None = None
 
     def arrived(self) -> bool:
-        """Say whether the value is here, or lost for good; never waits."""
+        """Return whether the value has arrived or is lost. The call never waits."""
         if not self._done:
             self._done, self._value = self._losses.look(self._number, self._event)
         return self._done
 
     def value(self) -> float | None:
-        """Return the value; None when it was lost."""
+        """Return the value, or None if it was lost."""
         return self._value
 
 
 class Losses:
-    """Copy losses into slots of pinned memory, in turn. The device fills a slot when it reaches the copy."""
+    """Copies losses into slots of pinned memory, in turn. The device fills a slot when it reaches the copy."""
 
     def __init__(self, events: EventSource, make_slots: Callable[[int], Any]) -> None:
-        """Prepare.
+        """Store the arguments.
 
         Args:
-            events: Where the copies are queued.
-            make_slots: Returns a sequence of so many one-element tensors in pinned memory.
+            events: Events of the device on which the copies are queued.
+            make_slots: Returns a sequence of the given number of one-element tensors in pinned memory.
         """
         self._events = events
         self._make_slots = make_slots
@@ -183,14 +184,14 @@ class Losses:
         self._off = False
 
     def take(self, loss: Any) -> PendingLoss | None:
-        """Queue a copy of a one-element tensor; None when one was taken a moment ago."""
+        """Queue a copy of a one-element tensor; return None if the previous copy is too recent."""
         now = perf_counter_ns()
         if self._off or now - self._taken_ns < _LOSS_EVERY_NS or not self._events.ready():
             return None
         self._taken_ns = now
         try:
             return self._copy(loss)
-        except Exception:  # never the program's trouble: its loss is not shown
+        except Exception:  # the error must not reach the program; its losses are not recorded
             self._off = True
             return None
 
@@ -203,7 +204,7 @@ class Losses:
         return PendingLoss(self, number, self._events.record())
 
     def look(self, number: int, event: Any) -> tuple[bool, float | None]:
-        """Return whether a copy is here or lost, and its value. A slot that is in use again is lost."""
+        """Return whether a copy has arrived or is lost, and its value. A copy whose slot was reused is lost."""
         try:
             if not self._events.query(event):
                 return False, None
@@ -215,7 +216,7 @@ class Losses:
 
 
 def pinned_slots(torch: Any) -> Callable[[int], Any]:
-    """Return a maker of one-element tensors in pinned memory."""
+    """Return a function that creates one-element tensors in pinned memory."""
 
     def make(count: int) -> Any:
         return torch.empty(count, dtype=torch.float32, device="cpu", pin_memory=True).split(1)

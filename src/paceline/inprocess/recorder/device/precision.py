@@ -1,4 +1,4 @@
-"""In which number format does the program multiply matrices on a GPU? What torch was told, read and never changed."""
+"""The number format of matrix products on a GPU, read from torch's settings. The settings are never changed."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from paceline.inprocess import hooks
 from paceline.inprocess.wrappers import stand_in
 
-_autocast: dict[str, str] = {}  # kind of device -> format that autocast was last entered with
+_autocast: dict[str, str] = {}  # device type -> format of the last autocast
 
 
 def patch(torch: Any) -> None:
-    """Remember with which format autocast is entered, wherever the program does that."""
+    """Record the format of each autocast that the program enters."""
 
     def entering(args: Any, kwargs: Any) -> None:
         autocast = args[0]
@@ -22,7 +22,7 @@ def patch(torch: Any) -> None:
 
 
 def describe(torch: Any, device: str = "cuda") -> dict[str, Any]:
-    """Return what the meta file says of number formats; None where torch does not say."""
+    """Return the entries of the meta file about number formats; None for an unknown format."""
     return {
         "autocast": _autocast.get(device),
         "matmul_tf32": _tf32(torch.backends.cuda.matmul),
@@ -31,7 +31,7 @@ def describe(torch: Any, device: str = "cuda") -> dict[str, Any]:
 
 
 def _tf32(new: Any, old: Any = None) -> bool | None:
-    """Read the setting as torch has it since 2.9, else as it was before; reading both kinds may be refused."""
+    """Read the TF32 setting of torch 2.9 and later, or else the older one; torch may refuse to mix the two."""
     try:
         return bool(new.fp32_precision == "tf32")
     except (AttributeError, RuntimeError):

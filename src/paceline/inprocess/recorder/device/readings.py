@@ -1,4 +1,4 @@
-"""What does the device of this process say of itself? Readings that never synchronise and never start a device."""
+"""Readings of the device that this process uses. They never synchronise and never initialise a device."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _FRESH_S = 0.015
 
 
 class CpuDevice:
-    """Readings if the CPU is the device, which has no memory of its own."""
+    """Readings if the CPU is the device; it has no device memory."""
 
     kind = "cpu"
 
     def describe(self) -> dict[str, Any]:
-        """Return what the meta file says of the device."""
+        """Return the entries of the meta file about the device."""
         return {"device": "cpu", "device_name": None}
 
     def timing(self, write: Any, before_capture: Any) -> None:
-        """Return None: the host's times are the device's."""
+        """Return None: the times of the host are those of the device."""
 
     def allocated_bytes(self) -> float:
-        """Return the bytes allocated now."""
+        """Return the allocated bytes."""
         return _NAN
 
     def memory(self) -> tuple[float, float, float, float]:
@@ -39,10 +39,10 @@ class CpuDevice:
 
 
 class CudaDevice:
-    """One CUDA device, through torch's caching allocator (its counters are kept on the host).
+    """Readings of one CUDA device from torch's caching allocator, whose counters are on the host.
 
-    The recorder asks, and "the current device" is a matter of each thread: the one that counts is the one that
-    events are recorded on.
+    The recorder's thread calls the methods. The current device is set per thread, so the methods use the device on
+    which events are recorded.
     """
 
     kind = "cuda"
@@ -51,18 +51,18 @@ class CudaDevice:
         self._torch = torch
         self.events = CudaEvents(torch)
         self._used = False
-        self._bytes: tuple[float, float] = (0.0, _NAN)  # until when it holds, bytes allocated
-        self._unread: str | None = None  # why memory is not read: a pluggable allocator counts nothing
+        self._bytes: tuple[float, float] = (0.0, _NAN)  # time until which the reading is valid, allocated bytes
+        self._unread: str | None = None  # reason if memory is not read: a pluggable allocator has no statistics
 
     def _in_use(self) -> bool:
-        """Whether the program keeps tensors on the device; before it does, it trains on the CPU for all we know."""
+        """Whether the program has tensors on the device. Until then, the program is assumed to train on the CPU."""
         if not self._used and self.events.index is not None:
             reserved = self._asked(self._torch.cuda.memory_reserved)
             self._used = self._trained_there() if reserved is None else bool(reserved > 0)
         return self._used
 
     def _asked(self, question: Callable[[int | None], Any]) -> Any:
-        """Return what the allocator answers for the device; None if it refuses, and then it is not asked again."""
+        """Return a statistic of the allocator; None after the first failure, without further calls."""
         if self._unread is not None:
             return None
         try:
@@ -72,11 +72,11 @@ class CudaDevice:
             return None
 
     def _trained_there(self) -> bool:
-        """Whether a loss or the parameters of an optimizer are on the device, where the allocator does not tell."""
+        """Whether a loss or the parameters of an optimizer are on the device; for an allocator without statistics."""
         return self.events.named or any(each["device"] == "cuda" for each in list(optimizers.described.values()))
 
     def describe(self) -> dict[str, Any]:
-        """Return what the meta file says of the device."""
+        """Return the entries of the meta file about the device."""
         if not self._in_use():
             return {"device": "cpu", "device_name": None}
         index = self.events.index
@@ -96,11 +96,11 @@ class CudaDevice:
         }
 
     def timing(self, write: Callable[[Any], None], before_capture: Callable[[], None]) -> Any:
-        """Return what times moments on this device and hands finished rows to `write`."""
+        """Return the timing object, which times events on this device and passes finished rows to `write`."""
         return cuda_timing(self._torch, self.events, write, before_capture)
 
     def allocated_bytes(self) -> float:
-        """Return the bytes allocated some milliseconds ago at most; the counters are many and cost 50 µs to collect."""
+        """Return the allocated bytes, at most 15 ms old: collecting the allocator's counters takes 50 µs."""
         now = time.monotonic()
         if now >= self._bytes[0] and self._in_use():
             allocated = self._asked(self._torch.cuda.memory_allocated)
@@ -123,5 +123,5 @@ class CudaDevice:
 
 
 def device_of(torch: Any) -> CpuDevice | CudaDevice:
-    """Return the device that training in this process may use."""
+    """Return the device on which this process may train."""
     return CudaDevice(torch) if has_gpu(torch) else CpuDevice()

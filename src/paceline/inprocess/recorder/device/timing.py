@@ -1,9 +1,9 @@
-"""What does timing on a device add to the recorder? One object that holds its parts; on a CPU there is none.
+"""Device timing: one object that connects its parts to the recorder. A CPU has none.
 
-The way of a moment and of a loss:
+The path of a program event and of a loss:
 
-    training thread   put(moment) ──> event beside it (Stamper)         loss ──> pinned slot (Losses)
-    recorder          take(moment) ─> the device's automaton (DeviceClock) ──> HeldRows ──> disk
+    training thread   put(moment) ──> device event (Stamper)            loss ──> pinned slot (Losses)
+    recorder          take(moment) ─> the device's state machine (DeviceClock) ──> HeldRows ──> disk
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TUNE_S = 0.4
 
 
 class Timing:
-    """Record events on a device, and hold rows back until the device has reached their events."""
+    """Records events on a device, and delays each row until the device has reached its events."""
 
     def __init__(
         self,
@@ -42,18 +42,18 @@ class Timing:
         self._installed = False
         self._next_tune = 0.0
         self._usual_ns = 0.0
-        self.rows = 0  # since it began
+        self.rows = 0  # rows since the installation
         self.take = self._clock.take
 
     def hold(self, written: Written) -> None:
-        """Take a row that the host has finished."""
+        """Take a row that the host's state machine has finished."""
         wall_ns = written.row.wall_ns
         self._usual_ns = wall_ns if not self._usual_ns else self._usual_ns + 0.1 * (wall_ns - self._usual_ns)
         self.rows += self._installed
         self._held.hold(written, time.monotonic())
 
     def turn(self) -> None:
-        """Begin once the device is in use; follow it; write what need not wait."""
+        """Install the hooks once the device is in use, process its progress, and write the rows that are ready."""
         if not self._installed and self._source.ready() and not hooks.faulted():
             self._install()
         self._follow()
@@ -64,7 +64,7 @@ class Timing:
             self._next_tune = now + _TUNE_S
 
     def finish(self) -> None:
-        """The program ends: give the device a moment, then write all rows as they stand."""
+        """Wait at most 0.1 s for the device at the end of the program, then write all remaining rows."""
         until = time.monotonic() + _PATIENCE_AT_END_S
         self._follow()
         while not self._clock.is_idle and time.monotonic() < until:
@@ -73,7 +73,7 @@ class Timing:
         self._held.release(time.monotonic(), everything=True)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what was timed, what it cost, and how far the device was behind."""
+        """Return the number of timed steps, the cost of the events, and the lag of the device."""
         return {
             "timed_steps": self._clock.timed_steps,
             "events": self._stamper.recorded,
@@ -87,12 +87,12 @@ class Timing:
 
     @property
     def waiting(self) -> int:
-        """CUDA events that the device has not been seen to pass."""
+        """Number of CUDA events that the device has not passed as far as is known."""
         return self._stamper.recorded - self._stamper.resolved
 
     @property
     def ends_per_row(self) -> int:
-        """Optimizer steps in a step."""
+        """Optimizer steps per step row, at least 1."""
         return max(1, round(self._stamper.ends / self.rows)) if self.rows else 1
 
     def _install(self) -> None:
@@ -119,6 +119,6 @@ def _uninstall() -> None:
 def cuda_timing(
     torch: Any, events: CudaEvents, write: Callable[[Written], None], before_capture: Callable[[], None]
 ) -> Timing:
-    """Return the timing of a process that uses CUDA; `before_capture` is called when a CUDA graph will be captured."""
+    """Return the timing of a process that uses CUDA; `before_capture` is called just before a graph capture."""
     patch_capture(torch, events, before_capture)
     return Timing(events, Losses(events, pinned_slots(torch)), write, OverlappedCopies(events))

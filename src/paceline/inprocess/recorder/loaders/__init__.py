@@ -1,1 +1,1 @@
-"""Record how long training waits for batches of a DataLoader, and what its workers do."""
+"""Record the time that training waits for batches of a DataLoader, and the work of its workers."""

@@ -1,7 +1,7 @@
-"""How long does making a batch take, where samples are made? Meters on torch's dataset fetchers.
+"""Time the creation of batches, with meters on torch's dataset fetchers.
 
-The same meter runs in a loader worker and, with no workers, in the training process. It counts; it does
-not change what is fetched.
+The same meter runs in a loader worker and, without workers, in the training process. It only counts and does not change
+the batches.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from paceline.record.layout import BATCH_BOUNDS_S
 
 _BOUNDS_NS = tuple(int(bound * 1e9) for bound in BATCH_BOUNDS_S)
 
-_CPU_EVERY = 32  # batches, of which one has its CPU time taken, and all of the first so many: it is a system call
-_DRAWS_FIRST = 3  # batches around which the random generators are compared
+_CPU_EVERY = 32  # CPU time is read for the first 32 batches, then for one in 32: it is a system call
+_DRAWS_FIRST = 3  # number of first batches for which the random generators are compared
 
 
-Taken = tuple[int, int | None] | None  # ns of a thread on a CPU, and ready without one (None: the kernel does not say)
+Taken = tuple[int, int | None] | None  # ns on a CPU, ns ready without a CPU (None: unknown)
 
 
 class _ThreadClock:
-    """What the kernel counted of the calling thread when this was made."""
+    """The kernel's times of the calling thread, read at creation."""
 
     __slots__ = ("_cpu", "_runnable")
 
@@ -41,16 +41,16 @@ class _ThreadClock:
         self._cpu = thread_time_ns()
 
     def taken(self) -> tuple[int, int | None]:
-        """Return the ns since then on a CPU, and ready without one."""
+        """Return the ns since creation on a CPU, and ready without a CPU (None if unknown)."""
         cpu = thread_time_ns() - self._cpu
         times = thread_times_s(get_native_id()) if self._runnable is not None else None
         return cpu, None if times is None or self._runnable is None else round((times[1] - self._runnable) * 1e9)
 
 
 class Meter:
-    """Cumulative counters of one maker of batches; times in ns.
+    """Cumulative counters of one batch producer; times are in ns.
 
-    Who makes batches only notes them; whoever reads the counters counts what was noted.
+    The producer only appends to `noted`. The reader of the counters evaluates these entries in `settle`.
     """
 
     __slots__ = (
@@ -71,23 +71,23 @@ class Meter:
     )
 
     def __init__(self) -> None:
-        self.begun = 0  # batches that were begun
-        self.noted: deque[tuple[int, Taken, int]] = deque()  # wall, times of the thread if they were taken, samples
+        self.begun = 0  # number of started batches
+        self.noted: deque[tuple[int, Taken, int]] = deque()  # wall ns, thread times if they were read, samples
         self.batches = 0
         self.samples = 0
         self.produce_ns = 0
-        self.cpu_ns = 0  # CPU time of the batches that had it taken
+        self.cpu_ns = 0  # CPU time of the batches whose CPU time was read
         self.cpu_of_ns = 0  # wall time of the same batches
-        self.runnable_ns = 0  # time in which the thread was ready without a CPU, of the batches that had it taken
+        self.runnable_ns = 0  # time ready without a CPU, of the batches for which it was read
         self.runnable_of_ns = 0  # wall time of the same batches
         self.collate_ns = 0
         self.max_ns = 0
-        self.draws: bool | None = None  # whether making samples drew random numbers; None: not seen yet
-        self.own_generator: bool | None = None  # whether the dataset keeps a random generator; None: not seen yet
+        self.draws: bool | None = None  # whether loading samples drew random numbers; None: unknown
+        self.own_generator: bool | None = None  # whether the dataset has a random generator of its own; None: unknown
         self.histogram = [0] * (len(_BOUNDS_NS) + 1)
 
     def settle(self) -> None:
-        """Count the batches that were noted since the last call."""
+        """Add the batches that were noted since the last call to the counters."""
         while self.noted:
             self._count(*self.noted.popleft())
 
@@ -102,16 +102,16 @@ class Meter:
         self.samples += samples
         self.produce_ns += wall_ns
         self.max_ns = max(self.max_ns, wall_ns)
-        # The bounds double: the bucket is the bit length of the ratio to the first.
+        # The bounds double, so the bucket is the bit length of the ratio to the first bound.
         self.histogram[min((wall_ns // _BOUNDS_NS[0]).bit_length(), len(_BOUNDS_NS))] += 1
 
     def compare(self, before: Any, dataset: Any) -> None:
-        """Note whether a batch drew random numbers, given the generators' states before it."""
+        """Record whether a batch drew random numbers, given the states of the generators before the batch."""
         self.own_generator = bool(self.own_generator) or holds_generator(dataset)
         self.draws = bool(self.draws) or self.own_generator or before != states()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the counters with units in their names."""
+        """Return the counters, with units in their names."""
         self.settle()
         return {
             "batches": self.batches,
@@ -129,11 +129,11 @@ class Meter:
         }
 
 
-meters: dict[int, Meter] = {}  # by number of the loader; in a worker there is one, under -1
+meters: dict[int, Meter] = {}  # by loader number; a worker has one, under -1
 
 
 def patch(torch: Any, in_worker: Any) -> None:
-    """Meter both kinds of fetcher. `in_worker` is called once in each worker process, with its WorkerInfo."""
+    """Meter both kinds of fetcher. `in_worker` is called once in each worker process, with its WorkerInfo and meter."""
     from torch.utils.data import get_worker_info
     from torch.utils.data._utils import fetch
 
@@ -143,7 +143,7 @@ def patch(torch: Any, in_worker: Any) -> None:
 
 
 def _preparing(get_worker_info: Any, in_worker: Any) -> Callable[[Any], Meter]:
-    """Return a function from a fetcher to its meter."""
+    """Return a function that returns a fetcher's meter."""
 
     def meter_of() -> Meter:
         info = get_worker_info()
@@ -165,9 +165,9 @@ def _preparing(get_worker_info: Any, in_worker: Any) -> Callable[[Any], Meter]:
 
 
 def _loader_of_this_thread() -> int:
-    """Return the number of the loader that this thread fetches from.
+    """Return the number of the loader from which this thread fetches.
 
-    A thread that iterates no loader itself makes batches for the training thread.
+    A thread that does not iterate a loader itself produces batches for the training thread.
     """
     return in_threads.get(get_ident(), gate.loader)
 
@@ -206,12 +206,12 @@ def _metered(original: Any, prepare: Callable[[Any], Meter]) -> Any:
 
 
 def patch_maker(owner: Any, name: str, told: Callable[[Any, Any], tuple[int, int]]) -> None:
-    """Meter a method that makes a batch of what is asked for, in whatever thread.
+    """Meter a method that produces a batch from its argument, in any thread.
 
     Args:
         owner: The class.
-        name: Of the method, which takes one argument.
-        told: Gives the number of the loader, and of the samples that are asked for.
+        name: The name of the method, which takes one argument.
+        told: Returns the loader number and the number of requested samples.
     """
     original = getattr(owner, name)
 
@@ -231,7 +231,7 @@ def patch_maker(owner: Any, name: str, told: Callable[[Any, Any], tuple[int, int
 
 
 class _TimedCollate:
-    """The fetcher's own reference to the collate function, timed. User code never sees it."""
+    """Wrapper that times the collate function of a fetcher. User code never sees it."""
 
     __slots__ = ("_function", "meter")
 

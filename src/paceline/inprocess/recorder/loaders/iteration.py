@@ -1,7 +1,7 @@
-"""How long does the training thread wait for batches? Marks around ``iter(loader)`` and ``next(iterator)``.
+"""Time the training thread's wait for batches, with hooks around ``iter(loader)`` and ``next(iterator)``.
 
-``DataLoader.__iter__`` and ``_BaseDataLoaderIter.__next__`` stay ordinary methods that return what they
-returned; the iterator keeps its type and its length.
+``DataLoader.__iter__`` and ``_BaseDataLoaderIter.__next__`` stay ordinary methods with the same results. The iterator
+keeps its type and its length.
 """
 
 from __future__ import annotations
@@ -19,37 +19,35 @@ from paceline.inprocess.recorder.source_instrumentation import NoSourceError, wo
 from paceline.inprocess.recorder.tensors import Reader
 from paceline.inprocess.wrappers import stand_in
 
-Begun = tuple[int, int]  # number of the loader, CPU ns of the thread
+Begun = tuple[int, int]  # loader number, CPU ns of the thread
 
 _numbers: IdentityMap[int] = IdentityMap()  # loader -> number
 _iterators: IdentityMap[int] = IdentityMap()  # iterator -> number of its loader
-CPU_EVERY = (
-    32  # fetches, of which one has its CPU time taken, and all of the first so many: that clock is a system call
-)
-UNKNOWN_LOADER = 1 << 16  # an iterator that was not made through ``iter(loader)``
-_IN_A_THREAD = 0  # in place of the time at which the training thread began to iterate
+CPU_EVERY = 32  # CPU time is read for the first 32 fetches, then for one in 32: reading it is a system call
+UNKNOWN_LOADER = 1 << 16  # number of an iterator that was not created with ``iter(loader)``
+_IN_A_THREAD = 0  # used instead of a start time for an iteration in another thread
 _OURS = "paceline.data.loader.loader"
-_telling: dict[int, Any] = {}  # loaders that tell what they do, weakly
-described: list[dict[str, Any]] = []  # by number
-in_threads: dict[int, int] = {}  # number of the loader that a thread beside the training thread fetches from now
+_telling: dict[int, Any] = {}  # weak references to Paceline's own loaders, which report figures
+described: list[dict[str, Any]] = []  # descriptions by loader number
+in_threads: dict[int, int] = {}  # thread id -> number of its loader, for threads other than the training thread
 epochs: list[tuple[int, int, int]] = []  # (time ns, loader number, base seed of its workers), not yet written
 
 
 def patch(torch: Any) -> None:
-    """Mark torch's own loader."""
+    """Hook torch's DataLoader."""
     from torch.utils.data import dataloader
 
     patch_classes(torch, dataloader.DataLoader, dataloader._BaseDataLoaderIter)
 
 
 def patch_classes(torch: Any, loader_class: Any, iterator_class: Any) -> None:
-    """Mark a loader class and the class its iterators share."""
+    """Hook a loader class and the base class of its iterators."""
     _patch_iter(loader_class)
     _patch_next(torch, iterator_class)
 
 
 def number_of(loader: Any) -> int:
-    """Return the loader's number, describing it when it is new."""
+    """Return the loader's number. A new loader gets a number and a description."""
     number = _numbers.get(loader)
     if number is None:
         number = _numbers.set(loader, len(described))
@@ -60,7 +58,7 @@ def number_of(loader: Any) -> int:
 
 
 def told() -> list[dict[str, Any]]:
-    """Return what is known of all loaders; our own tell what their stages take."""
+    """Return the descriptions of all loaders; Paceline's own loaders add the times of their stages."""
     for number, reference in list(_telling.items()):
         loader = reference()
         if loader is not None:
@@ -69,7 +67,7 @@ def told() -> list[dict[str, Any]]:
 
 
 def describe(loader: Any) -> dict[str, Any]:
-    """Return what a report says of a loader; never calls user code but ``type``."""
+    """Return the description of a loader for the report, without calling user code except ``type``."""
     collate = getattr(loader, "collate_fn", None)
     return {
         "class": type(loader).__name__,
@@ -84,13 +82,13 @@ def describe(loader: Any) -> dict[str, Any]:
         "sampler": type(loader.sampler).__name__ if hasattr(loader, "sampler") else None,
         "collate_fn": getattr(collate, "__qualname__", type(collate).__name__),
         "start_method": getattr(getattr(loader, "multiprocessing_context", None), "_name", None),
-        **({"threads": loader.threads} if getattr(loader, "threads", 0) else {}),  # of our own loader
+        **({"threads": loader.threads} if getattr(loader, "threads", 0) else {}),  # Paceline's own loader
         "epochs": 0,
     }
 
 
 def detail(iterator: Any, key: str, value: object) -> None:
-    """Add to what a report says of the loader of an iterator, such as what makes its batches; unknown ones are left."""
+    """Add an entry to the description of an iterator's loader. Unknown iterators are ignored."""
     number = _iterators.get(iterator)
     if number is not None:
         described[number][key] = value
@@ -121,7 +119,7 @@ def _patch_iter(loader_class: Any) -> None:
 
 def _note_epoch(loader: Any, iterator: Any, begun: int) -> None:
     number = number_of(loader)
-    if hasattr(type(iterator), "_next_data"):  # not a subclass's generator
+    if hasattr(type(iterator), "_next_data"):  # not the generator of a subclass
         _iterators.set(iterator, number)
     described[number]["epochs"] += 1
     epochs.append((begun, number, getattr(iterator, "_base_seed", 0)))
@@ -137,7 +135,7 @@ def _patch_next(torch: Any, iterator_class: Any) -> None:
 
 
 def _wrapped(original: Any, end: Any) -> Any:
-    """Return the next best thing where torch came without its source, or a class brings a method of its own."""
+    """Return a wrapper, for torch without source files and for subclasses with their own ``__next__``."""
 
     def outermost(args: Any, kwargs: Any) -> Begun | None:
         return None if gate.nested else _begin(args[0])
@@ -149,7 +147,7 @@ def _wrapped(original: Any, end: Any) -> Any:
 
 
 def _begin(iterator: Any, entries: Any = _iterators.entries) -> Begun | None:
-    """Note that a batch is asked for; return the loader's number and the thread's CPU time (0: not wanted)."""
+    """Record the request of a batch; return the loader number and the thread's CPU time (0 if it is not needed)."""
     if get_ident() != gate.owner:
         _begin_in_thread(entries.get(id(iterator)))
         return None
@@ -168,7 +166,7 @@ def _begin(iterator: Any, entries: Any = _iterators.entries) -> Begun | None:
 
 
 def _begin_in_thread(entry: Any) -> None:
-    """Note a batch that another thread than the training thread asks for, such as one that fills a queue."""
+    """Record the request of a batch in another thread than the training thread, such as one that fills a queue."""
     if entry is not None:
         in_threads[get_ident()] = entry[1]
         about = described[entry[1]]
@@ -182,7 +180,7 @@ def _ending(torch: Any) -> Callable[[Begun, Any], None]:
         gate.nested = False
         try:
             now = perf_counter_ns()
-            if batch is begun:  # it raised: mostly that there is no more
+            if batch is begun:  # it raised, usually StopIteration
                 gate.put((now, FETCH + 1, -1, None, None))
                 return
             number, cpu = begun

@@ -1,6 +1,6 @@
-"""Does making samples draw random numbers? The global generators are compared around the first batches.
+"""Detect whether loading samples draws random numbers: compare the global generators before and after some batches.
 
-Where it does, another number of workers draws other numbers, and training is no longer the same.
+If it does, another number of workers draws other random numbers, so training changes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def states() -> tuple[Any, ...]:
-    """Return the states of Python's, numpy's and torch's global generators, in a form that compares."""
+    """Return the states of Python's, numpy's and torch's global generators in a comparable form."""
     numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
     return (
         random.getstate(),
@@ -26,12 +26,12 @@ def _of_numpy(numpy: Any) -> tuple[bytes, int]:
 
 
 def _of_torch(torch: Any) -> bytes:
-    with torch._C.DisableTorchFunction():  # a function mode of the program's must not hear of this
+    with torch._C.DisableTorchFunction():  # hide the call from the program's function modes
         return bytes(torch.default_generator.get_state().tolist())
 
 
 def holds_generator(dataset: Any) -> bool:
-    """Say whether a data set keeps a random generator of its own among its attributes."""
+    """Return whether a dataset has a random generator among its attributes."""
     held = list(vars(dataset).values()) if hasattr(dataset, "__dict__") else []
     names = {f"{type(value).__module__}.{type(value).__name__}" for value in held}
     return bool(names & {"random.Random", "numpy.random._generator.Generator", "torch._C.Generator"}) or any(

@@ -1,7 +1,8 @@
-"""What does a summary say of a program with thousands of loaders? Loaders that look the same are added up.
+"""Limit the summary of a program with many loaders by merging similar loaders.
 
-A program may build a loader for each client or each epoch. The summary is written again and again, so it has to stay
-small: beyond some dozens, a loader is added to the first one of its class, dataset, workers and batch size.
+A program may build a loader for each client or each epoch. The summary is written many times, so it must stay small.
+After the first 48 loaders, each further loader is added to the first one of the same class, dataset, workers and batch
+size.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-_MOST = 48  # loaders that are written one by one
+_MOST = 48  # loaders with their own entries
 _IDENTITY = ("class", "dataset", "num_workers", "batch_size")
 _SUMS = ("epochs", "train_fetches", "train_wait_s", "thread_fetches", "eval_fetches", "eval_wait_s", "samples")
 _METER_SUMS = ("batches", "samples", "produce_s", "cpu_s", "runnable_s", "collate_s", "collate_cpu_s")
@@ -18,9 +19,9 @@ Entry = dict[str, Any]
 
 
 def bounded(entries: Iterable[Entry]) -> list[Entry]:
-    """Return at most some dozens of entries; the others are added to entries that look the same, or left out.
+    """Return at most some dozens of entries. Further entries are added to similar ones, or left out.
 
-    The number of an entry is its place in the list, so the first ones stay where they are.
+    The number of an entry is its position in the list, so the first entries keep their positions.
     """
     kept: list[Entry] = []
     first: dict[tuple[Any, ...], Entry] = {}
@@ -32,14 +33,14 @@ def bounded(entries: Iterable[Entry]) -> list[Entry]:
             first.setdefault(identity, entry)
         elif alike is not None:
             _add(alike, entry)
-        elif len(first) < 2 * _MOST:  # a kind that was not seen among the first ones
+        elif len(first) < 2 * _MOST:  # no similar loader has an entry
             kept.append(entry)
             first[identity] = entry
     return kept
 
 
 def _add(entry: Entry, other: Entry) -> None:
-    entry["together"] = entry.get("together", 1) + 1  # loaders that the entry stands for
+    entry["together"] = entry.get("together", 1) + 1  # number of loaders in this entry
     for name in _SUMS:
         entry[name] = _sum(entry.get(name), other.get(name))
     if entry.get("meter") and other.get("meter"):

@@ -1,4 +1,4 @@
-"""What does a loader worker do all day? A ticker in each worker process writes its counters, split by kind of time."""
+"""The recorder in a loader worker: a thread that writes the worker's cumulative counters at intervals."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from paceline.inprocess.recorder.stacks.sampler import Sampler
 from paceline.inprocess.recorder.stacks.switch_interval import Prompt
 
 _PERIOD_S = 0.02
-_MOST_GENERATIONS = 200  # worker processes of one rank beyond which only a few write, so that files stay few
+_MOST_GENERATIONS = 200  # worker processes of one rank, above which only some write, to limit the number of files
 
 
 class Ticker:
-    """Writes one worker's identity and, at growing intervals, its cumulative counters."""
+    """Writes a worker's identity and, at growing intervals, its cumulative counters."""
 
     def __init__(self, path: str, identity: dict[str, Any], meter: Meter) -> None:
         self._path = path
@@ -38,7 +38,7 @@ class Ticker:
         self._interval_s = 0.1
 
     def start(self) -> None:
-        """Write the identity and start ticking; where the folder hangs, watching stops."""
+        """Write the identity and start the thread. If the folder hangs, recording stops."""
         if run_bounded(self._identify):
             _thread.start_new_thread(self._loop, ())
             return
@@ -47,7 +47,7 @@ class Ticker:
 
     def _identify(self) -> None:
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        if os.path.exists(self._path):  # of a process in another container
+        if os.path.exists(self._path):  # the file of a process in another container
             self._path = another(self._path)
             self._file = Appender(self._path)
         self._file.write_json(self._identity)
@@ -68,7 +68,7 @@ class Ticker:
             hooks.fault(error, "worker recorder")
 
     def write(self) -> None:
-        """Append the counters as they stand now."""
+        """Append the current counters."""
         on_cpu, runnable = process.thread_times_s(self._main) or (None, None)
         feeders = [process.thread_times_s(t) for t in _feeders()]
         self._file.write_json(
@@ -89,7 +89,7 @@ class Ticker:
         )
 
     def last(self) -> None:
-        """Append the final counters; called as the worker ends. A folder that hangs is left alone after a while."""
+        """Append the final counters when the worker ends. If the folder hangs, the call gives up after a timeout."""
         if self._hangs:
             return
         try:
@@ -104,7 +104,7 @@ def _feeders() -> list[int]:
 
 
 def _producing(sampler: Sampler) -> list[dict[str, Any]]:
-    """Return the hot functions of making batches, most samples first."""
+    """Return the hot functions of batch creation, most samples first."""
     merged: Counter[tuple[str, str]] = Counter()
     for entry in sampler.as_json():
         merged[entry["function"], entry["file"]] += entry["count"]
@@ -112,7 +112,7 @@ def _producing(sampler: Sampler) -> list[dict[str, Any]]:
 
 
 def begin(run_dir: str, host: str, generation: int, info: Any, meter: Meter) -> None:
-    """Start the ticker of this worker process. Registers the last write with multiprocessing's own finalizers."""
+    """Start the ticker of this worker process, and register its last write with multiprocessing's finalizers."""
     from multiprocessing import parent_process, util
 
     if generation > _MOST_GENERATIONS and generation % 16:

@@ -1,1 +1,1 @@
-"""Windows of torch's profiler, and captures of chosen steps."""
+"""Windows of torch's profiler, and captures of selected steps."""

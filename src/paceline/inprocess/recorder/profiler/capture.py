@@ -1,9 +1,9 @@
-"""A capture of chosen steps by torch's own profiler, for ``paceline trace``: what ran when, on host and GPU.
+"""A capture of selected steps with torch's profiler, for ``paceline trace``.
 
-``paceline run --profile 10:13`` has every training process take one of its steps 10 to 13, counted from 0. Steps are
-marked as torch marks them. The profiler starts one step earlier, in its warm-up state, because the first step after the
-start of CUPTI is slower than others; before step 0 there is none. Begun and ended by the training thread, written by
-the scribe's. If the program profiles itself, ours gives way.
+``paceline run --profile 10:13`` captures steps 10 to 13 in every training process, counted from 0. Steps are marked as
+torch's profiler marks them. The profiler starts one step earlier in its warm-up state, because the first step after the
+start of CUPTI is slower than others; before step 0 there is no warm-up step. The training thread starts and ends the
+capture, and the recorder's thread writes it. If the program uses the profiler itself, the capture is ended.
 """
 
 from __future__ import annotations
@@ -18,48 +18,48 @@ from paceline.inprocess.recorder.probe_state import gate
 
 
 class Capture:
-    """The capture of this process. It has the face of the operator window, in whose place it stands."""
+    """The capture of this process, with the same interface as `OperatorWindow`."""
 
-    kind = "capture"  # of the note that says what came of it
-    taken = True  # nobody has to offer it steps
-    ends_at_fork = False  # a worker of a loader closes nothing: the capture is the parent's
+    kind = "capture"  # kind of the note with the result
+    taken = True  # steps need not be offered
+    ends_at_fork = False  # a loader worker leaves the capture to its parent
 
     def __init__(self, torch: Any, folder: str, steps: tuple[int, int]) -> None:
         self._torch = torch
         self._folder = folder
         self._first, self._last = steps
         self._pid = os.getpid()
-        self._done = 0  # steps that have ended
-        self._which: int | None = None  # the optimizer whose steps count: the first that ended one
+        self._done = 0  # completed steps
+        self._which: int | None = None  # id of the optimizer whose steps are counted: the first one that stepped
         self._profiler: Any = None
-        self._finished: Any = None  # to be written
+        self._finished: Any = None  # the profiler to write
         self._failed: str | None = None
-        self._ours = False  # we are starting a profiler or its record, not the program
+        self._ours = False  # whether Paceline, not the program, is starting the profiler
         self.events: Any = None
         self.begun_ns: int | None = None
         self.ended_ns: int | None = None
         gate.window = self.at_step_end
 
     def offer(self, step_s: float, parts: int = 1) -> None:
-        """Do nothing: the steps are chosen already."""
+        """Do nothing: the steps are already selected."""
 
     def check(self) -> None:
-        """Do nothing: the steps were chosen by the user."""
+        """Do nothing: a capture has no limits, because the user selected the steps."""
 
     def again(self) -> bool:
-        """Say that there is no other one."""
+        """Return False: there is only one capture."""
         return False
 
     def at_start(self) -> None:
-        """Begin if step 0 or 1 is the first one wanted. Runs on the training thread, at the first moment."""
+        """Start the capture if it begins with step 0 or 1. Called by the training thread at its first event."""
         if self._first <= 1:
             self._guarded(self._begin)
 
     def at_step_end(self, optimizer: int = 0) -> None:
-        """Count a step; begin and end where it is time. Runs on the training thread."""
+        """Count a step, and start or end the capture if it is time. Called by the training thread."""
         self._which = optimizer if self._which is None else self._which
         if optimizer != self._which:
-            return  # another one of the same step
+            return  # another optimizer in the same step
         self._done += 1
         if self._profiler is not None:
             self._guarded(self.end if self._done > self._last else self._step)
@@ -67,7 +67,7 @@ class Capture:
             self._guarded(self._begin)
 
     def _guarded(self, act: Any) -> None:
-        """Keep a fault inside: watching goes on without a capture."""
+        """Catch any exception: recording continues without a capture."""
         try:
             act()
         except Exception as error:
@@ -99,7 +99,7 @@ class Capture:
         self._acting(self._profiler.step)
 
     def _acting(self, act: Callable[[], Any]) -> None:
-        """Have our profiler do something that the program's would make us give way for."""
+        """Run an action of the capture's profiler without ending the capture as for the program's profiler."""
         self._ours = True
         try:
             with _silent_kineto():
@@ -108,18 +108,18 @@ class Capture:
             self._ours = False
 
     def end(self) -> None:
-        """End the capture, if it is open."""
+        """End the capture if it is running."""
         if self._ours or self._profiler is None or os.getpid() != self._pid:
             return
         gate.window = None
         profiler, self._profiler = self._profiler, None
         profiler.stop()
-        if self._done >= self._first:  # else the program ended in the warm-up: there is nothing to write
+        if self._done >= self._first:  # otherwise the program ended during the warm-up: nothing to write
             self._finished = profiler
         self.ended_ns = perf_counter_ns()
 
     def take(self) -> dict[str, Any] | None:
-        """Write the capture, once; return where it is, or why there is none."""
+        """Write the capture once; return its file and step count, or the reason of a failure; None if not ready."""
         failed, self._failed = self._failed, None
         if failed is not None:
             return {"failed": failed}
@@ -140,7 +140,7 @@ class Capture:
         return path
 
     def overlaps(self, begin_ns: int, end_ns: int) -> bool:
-        """Say whether a stretch of time was slowed by the profiler."""
+        """Return whether the profiler was on in a time interval."""
         if self.begun_ns is None:
             return False
         return end_ns > self.begun_ns and (self.ended_ns is None or begin_ns < self.ended_ns)
@@ -148,7 +148,7 @@ class Capture:
 
 @contextmanager
 def _silent_kineto() -> Iterator[None]:
-    """Keep Kineto from printing when it begins and ends. It reads the variable once; processes to come shall not."""
+    """Suppress Kineto's messages at start and end. Kineto reads the variable once; children must not inherit it."""
     name = "KINETO_LOG_LEVEL"
     if name in os.environ:
         yield
@@ -161,7 +161,7 @@ def _silent_kineto() -> Iterator[None]:
 
 
 def steps_of(text: str) -> tuple[int, int] | None:
-    """Return the first and the last step of a text such as ``10:13``; None where it is none."""
+    """Parse a text such as ``10:13``; return the first and the last step, or None if it is not valid."""
     first, _, last = text.partition(":")
     if not (first.isdecimal() and last.isdecimal()) or int(last) < int(first):
         return None

@@ -1,11 +1,12 @@
-"""How many floating-point operations does a step take? The multiply-adds of matrix work, from the operators' shapes.
+"""The floating-point operations of a step: the multiply-adds of matrix operations, from the operators' shapes.
 
     matrix product  2 m n k          attention  2 b h s_q s_k (d + d_v), its backward twice that
     convolution     2 |output| c_in/groups |kernel|, its backward the same for each gradient
 
-As counted for model FLOP utilisation: what is recomputed inside a fused attention's backward does not count, what the
-program itself recomputes (activation checkpointing) does. The gradient of an input of at most four channels is taken
-not to be computed: that is the picture itself. Compare torch.utils.flop_counter, whose formulas these are.
+The count follows model FLOP utilisation: recomputation inside a fused attention's backward does not count,
+recomputation by the program (activation checkpointing) does. The gradient of an input with at most four channels is
+assumed not to be computed, because such an input is the image itself. The formulas are those of
+torch.utils.flop_counter.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Shapes = Sequence[Shape]
 
 _PRODUCTS = {"aten::mm": 0, "aten::addmm": 1, "aten::bmm": 0, "aten::baddbmm": 1, "aten::_scaled_mm": 0}
 _ATTENTION = "aten::_scaled_dot_product_"
-# Kernels that do matrix work in ways that shapes do not tell; and compiled code, which may bypass operators.
+# Kernels whose matrix work cannot be computed from shapes, and compiled code, which may bypass operators.
 _OPAQUE = ("aten::_cudnn_rnn", "aten::_thnn_fused", "flash_attn::", "xformers::", "aten::_grouped_mm")
 _COMPILED = ("Torch-Compiled Region", "## Call CompiledFxGraph", "CompiledFunction")
 _DATA_CHANNELS = 4
@@ -28,24 +29,24 @@ _MOST_PRODUCTS = 16
 
 
 class StepFlops:
-    """Adds up the matrix work of the operators of one profiler window."""
+    """Sums the matrix work of the operators of one profiler window."""
 
     def __init__(self) -> None:
         self._flops = {"matmul": 0, "convolution": 0, "attention": 0}
         self._products: Counter[tuple[int, int, int, int]] = Counter()  # batch, m, n, k
-        self._convolutions: Counter[tuple[Shape, Shape]] = Counter()  # forward ones: input, weight
-        self._forward: dict[tuple[Shape, Shape], int] = {}  # FLOPs of a convolution, once they are known
+        self._convolutions: Counter[tuple[Shape, Shape]] = Counter()  # forward convolutions: input, weight
+        self._forward: dict[tuple[Shape, Shape], int] = {}  # FLOPs of a forward convolution, once known
         self.uncounted: set[str] = set()
 
     def take(self, name: str, shapes: Sequence[Any], told: int = 0) -> None:
-        """Count one operator, by its inputs' shapes; `told` are the FLOPs that the profiler itself gives."""
+        """Count one operator by its input shapes. ``told`` is the FLOP count of the profiler."""
         if name.startswith((*_OPAQUE, *_COMPILED)):
             self.uncounted.add("compiled code" if name.startswith(_COMPILED) else name)
         elif name in _PRODUCTS:
             self._take_product([tuple(s) for s in shapes[_PRODUCTS[name] :][:2]])
         elif name.startswith("aten::conv"):
             self._take_convolution(name, [tuple(s) for s in shapes[:3]], told)
-        elif name.startswith(_ATTENTION) and "_math" not in name:  # that one is made of products
+        elif name.startswith(_ATTENTION) and "_math" not in name:  # the math variant calls counted products
             self._take_attention(name, [tuple(s) for s in shapes[:4]])
 
     def _take_product(self, shapes: Shapes) -> None:
@@ -65,7 +66,7 @@ class StepFlops:
             self._flops["convolution"] += flops * (1 if given[1] <= _DATA_CHANNELS else 2)
         elif name == "aten::convolution" and len(shapes) >= 2:
             self._convolutions[shapes[0], shapes[1]] += 1
-        elif told and len(shapes) >= 2:  # aten::conv2d, around the aten::convolution that is counted
+        elif told and len(shapes) >= 2:  # aten::conv2d, which calls the counted aten::convolution
             self._forward[shapes[0], shapes[1]] = told
 
     def _take_attention(self, name: str, shapes: Shapes) -> None:
@@ -78,7 +79,7 @@ class StepFlops:
         self._flops["attention"] += flops * (2 if backward else 1)
 
     def as_json(self) -> dict[str, Any]:
-        """Return FLOPs by kind, the largest products, and what could not be counted."""
+        """Return FLOPs by kind, the largest products, and the operators that could not be counted."""
         forward = 0
         for key, count in self._convolutions.items():
             if key in self._forward:
@@ -96,14 +97,14 @@ def _size(dims: tuple[int, ...], count: int) -> int:
 
 
 def _convolution(output: Shape, given: Shape, weight: Shape) -> int:
-    """Return the FLOPs of a convolution's forward; of a transposed one the input has the positions of the kernel."""
+    """Return the FLOPs of a convolution's forward; a transposed convolution applies the kernel at input positions."""
     transposed = given[1] == weight[0] != output[1] or (given[1] == weight[0] and prod(output[2:]) > prod(given[2:]))
     places = given if transposed else output
     return 2 * prod(places) * prod(weight[1:])
 
 
 def count(events: Iterable[Iterable[Any]]) -> dict[str, Any]:
-    """Count the matrix work in the profiler's events: per thread, in order."""
+    """Count the matrix work in the profiler's events, which are given per thread and in order."""
     found = StepFlops()
     for thread in events:
         for event in thread:

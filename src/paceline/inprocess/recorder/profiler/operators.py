@@ -1,4 +1,4 @@
-"""What does a profiler window add up to? Operators by their own time, on the host and, with events, on the device."""
+"""Sum the operators of a profiler window by self time, on the host and, with device events, on the device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _OPERATORS = ("aten::", "c10d::", "mkldnn::", "gloo:")
 
 
 class _Own:
-    """Times of one operator without those of the operators it called, in µs."""
+    """Self times of one operator (without the operators that it called), in µs."""
 
     __slots__ = ("count", "device_us", "host_us")
 
@@ -22,14 +22,14 @@ class _Own:
 
 
 def summarise(events: Iterable[Iterable[Any]], most: int = 60) -> list[dict[str, Any]]:
-    """Return operators by their own time: name, count, seconds without what they called.
+    """Return the operators with the largest self time: name, count, self time in seconds.
 
-    ``device_self_s`` is from the device's passing what was queued before the operator to its passing what it queued:
-    the device's work, and what it waited for it.
+    ``device_self_s`` starts when the device has finished the work queued before the operator, and ends when it has
+    finished the operator's own work. It includes the device's idle time in between.
 
     Args:
-        events: Per thread, the profiler's events: ``push`` and ``pop`` of ranges, in order.
-        most: How many operators to return.
+        events: Per thread, the profiler's events in order: ``push`` and ``pop`` of ranges.
+        most: The largest number of operators to return.
     """
     own: dict[str, _Own] = defaultdict(_Own)
     for thread in events:
@@ -55,14 +55,14 @@ def _add_thread(events: Iterable[Any], own: dict[str, _Own]) -> None:
             name, begun, host, device = stack.pop()
             if name.startswith(_OPERATORS):
                 host, device = _add(own[name], begun, event, host, device)
-            # a range that is no operator: only its operators count for its parent
+            # for a range that is not an operator, only its operators count for the parent
             if stack:
                 parent, at, host_before, device_before = stack[-1]
                 stack[-1] = (parent, at, host_before + host, device_before + device)
 
 
 def _add(own: _Own, begun: Any, ended: Any, host: float, device: float) -> tuple[float, float]:
-    """Add one operator, given the times of its children; return its whole times."""
+    """Add one operator, given the times of its children. Return the operator's total times."""
     spent = begun.cpu_elapsed_us(ended)
     own.count += 1
     own.host_us += spent - host

@@ -1,9 +1,10 @@
-"""Which operators does a step consist of? Torch's own profiler, once, for a few steps, on the training thread.
+"""The profiler window: torch's profiler for a few steps, to measure the operators of a step.
 
-The legacy profiler state is used: it starts in a tenth of a millisecond, prints nothing and leaves no file. Where there
-is a device it takes one step, with shapes (for FLOPs) and a pair of events around every operator, which are read once
-the device has passed them all. If the program starts a profiler of its own meanwhile, ours ends first. A window
-that stays open for too long, or costs too much memory, is closed and thrown away (`window_limits`), and taken again.
+The window runs on the training thread and uses the legacy profiler state, which starts in 0.1 ms, prints nothing and
+writes no file. With a device, the window is one step, with shapes (for FLOPs) and a pair of events around every
+operator; the events are read after the device has passed all of them. If the program starts its own profiler, the
+window ends first. A window that is open too long or uses too much memory is closed and discarded (`window_limits`), and
+repeated.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from paceline.inprocess.recorder.probe_state import Moment, gate
 from paceline.inprocess.recorder.profiler import flops, operators
 from paceline.inprocess.recorder.profiler.window_limits import Limits, MainThreadCall
 
-_WANTED_S = 0.25  # of steps to profile, at most _MOST_STEPS of them
+_WANTED_S = 0.25  # target duration of the profiled steps; at most _MOST_STEPS of them
 _MOST_STEPS = 4
 _MOST_TRIES = 3
-_NEVER_ABOVE_S = 20.0  # a step so long is not slowed down for our sake
+_NEVER_ABOVE_S = 20.0  # longer steps are not profiled, to avoid slowing them
 
 
 class OperatorWindow:
-    """The profiler window of this process: begun and ended by the training thread, read by the scribe."""
+    """The profiler window of this process. The training thread starts and ends it, the recorder reads it."""
 
-    kind = "window"  # of the note that says what came of it
-    ends_at_fork = True  # a child would inherit the open profiler, and never close it
+    kind = "window"  # kind of the note with the result
+    ends_at_fork = True  # a child would inherit the open profiler and never close it
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -41,34 +42,34 @@ class OperatorWindow:
         self.result: Any = None
         self.taken = False
         self.steps = 0
-        self.events: Any = None  # of the device, where there is one
+        self.events: Any = None  # the device's events, if there is a device
         self._parts = 1
-        self._last: Any = None  # an event behind all others
+        self._last: Any = None  # an event after all others
         self._failed: str | None = None
-        self._spans: list[tuple[int, int]] = []  # in which windows before this one were open
+        self._spans: list[tuple[int, int]] = []  # times at which earlier windows were open
         self._expected_s = 0.0
         self._limits: Limits | None = None
-        self._over: str | None = None  # which limit is exceeded
+        self._over: str | None = None  # the exceeded limit
         self._tries = 0
-        self._thread = 0  # that opened it
-        self._noted: Callable[[Moment], None] = gate.put  # what notes moments while it is closed
+        self._thread = 0  # id of the thread that opened the window
+        self._noted: Callable[[Moment], None] = gate.put  # the function that records events while the window is closed
         self._discarding = MainThreadCall(self._discard)
 
     def offer(self, step_s: float, parts: int = 1) -> None:
-        """Ask the training thread to profile the next steps, each of about `step_s` seconds and some optimizers."""
+        """Request a window for the next steps. A step takes about `step_s` seconds and has `parts` optimizer steps."""
         if self.taken or step_s > _NEVER_ABOVE_S:
             return
         self.taken = True
         self._parts = parts
         if self.events is not None and self.events.index is None:
-            self.events = None  # there is a device, but it is not used
+            self.events = None  # the program does not use the device
         steps = max(1, min(_MOST_STEPS, math.ceil(_WANTED_S / max(step_s, 1e-6))))
         self._expected_s = step_s * (steps if self.events is None else 1)
         self._left = steps if self.events is None else parts
         gate.window = self.at_step_end
 
     def again(self) -> bool:
-        """Be ready for another window; say whether that is so: not while one is due, open or not yet read."""
+        """Allow another window. Return False if a window is due, open or not yet read."""
         if not self.taken or self._left > 0 or self.result is not None:
             return False
         self._tries = 0
@@ -76,7 +77,7 @@ class OperatorWindow:
         return True
 
     def _forget(self) -> None:
-        """Be as before the first offer, but for the times at which windows were open."""
+        """Reset the state, but keep the times at which windows were open."""
         if self.begun_ns is not None and self.ended_ns is not None:
             self._spans = [*self._spans[-8:], (self.begun_ns, self.ended_ns)]
         self.taken = False
@@ -84,10 +85,10 @@ class OperatorWindow:
         self.steps = 0
 
     def at_start(self) -> None:
-        """Do nothing: steps have to settle first."""
+        """Do nothing: the first steps are not representative."""
 
     def at_step_end(self, optimizer: int = 0) -> None:
-        """Begin at the first step end, count the others, and end at the last. Runs on the training thread."""
+        """Start the window at the first step end, then count steps to its end. Called by the training thread."""
         try:
             if self.begun_ns is None:
                 self._begin()
@@ -99,17 +100,17 @@ class OperatorWindow:
         except Exception as error:
             if self.events is None:
                 hooks.fault(error, "profiler window")
-            else:  # on a device it is a luxury: watching goes on without it
+            else:  # device windows are optional: recording continues without one
                 gate.window = None
                 self._failed = f"{type(error).__name__}: {error}"
 
     def _begin(self) -> None:
         torch = self._torch
         if torch.autograd._profiler_enabled():
-            gate.window, self._left = None, 0  # the program profiles itself
+            gate.window, self._left = None, 0  # the program uses the profiler itself
             return
         if self.events is not None and not self.events.ready():
-            return  # a graph is being captured: the next step will do
+            return  # a graph is being captured: try again at the next step
         self._limits, self._thread = Limits(self._expected_s), get_ident()
         self.begun_ns = perf_counter_ns()
         if self.events is None:
@@ -121,7 +122,7 @@ class OperatorWindow:
     # -- limits ---------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Have the window closed if a limit is exceeded. Called by the recorder at every turn."""
+        """Request the end of the window if a limit is exceeded. The recorder calls this method in every iteration."""
         if self._limits is None or self.begun_ns is None or self.ended_ns is not None:
             return
         self._over = self._over or self._limits.exceeded()
@@ -129,13 +130,13 @@ class OperatorWindow:
             self._discarding.ask()
 
     def _put(self, moment: Moment) -> None:
-        """Note a moment while the window is open; close the window first if it is over a limit."""
+        """Record an event while the window is open. If a limit is exceeded, close the window first."""
         if self._over is not None:
             self._discard()
         self._noted(moment)
 
     def _discard(self) -> None:
-        """Close a window that is over a limit, if this thread can: not within a pass of the autograd engine."""
+        """Close a window that exceeded a limit, if this thread opened it and is outside any forward or backward."""
         if self._over is None or gate.nested or get_ident() != self._thread:
             return
         try:
@@ -146,7 +147,7 @@ class OperatorWindow:
     # -- the end --------------------------------------------------------------------------------------
 
     def end(self) -> None:
-        """End the window, if it is open in this process."""
+        """End the window if it is open in this process."""
         if self.begun_ns is None or self.ended_ns is not None or os.getpid() != self._pid:
             return
         gate.window = None
@@ -154,7 +155,7 @@ class OperatorWindow:
             gate.put = self._noted
         from torch._C._autograd import _disable_profiler_legacy
 
-        closed_ns = self.ended_ns = perf_counter_ns()  # from here on nobody else ends it
+        closed_ns = self.ended_ns = perf_counter_ns()  # from here on no other call ends the window
         events = _disable_profiler_legacy()
         if self._over is not None:
             self._failed, self._left = f"closed early, {self._over}", 0
@@ -166,7 +167,7 @@ class OperatorWindow:
         self.ended_ns = perf_counter_ns()
 
     def take(self) -> dict[str, Any] | None:
-        """Return, once, what the window showed; None before it is over and the device has passed its end."""
+        """Return the result of the window once; None until the window has ended and the device has passed its end."""
         if self._failed is None and self.result is None:
             return None
         try:
@@ -182,7 +183,7 @@ class OperatorWindow:
             return {"failed": f"{type(error).__name__}: {error}"}
 
     def _try_again(self) -> None:
-        """Let steps be offered again after a window that was closed early."""
+        """Allow another offer of steps after a window that was closed early."""
         if self._over is not None and self._tries < _MOST_TRIES - 1:
             self._tries += 1
             self._forget()
@@ -196,7 +197,7 @@ class OperatorWindow:
         }
 
     def overlaps(self, begin_ns: int, end_ns: int) -> bool:
-        """Say whether a stretch of time was slowed by the profiler."""
+        """Return whether the profiler was on in a time interval."""
         if any(end_ns > begun and begin_ns < ended for begun, ended in self._spans):
             return True
         if self.begun_ns is None:
@@ -205,7 +206,7 @@ class OperatorWindow:
 
 
 def _enable(state: str, *, shapes: bool) -> None:
-    """Begin; ``CUDA`` puts events around every operator (a torch built without it would warn at each)."""
+    """Start the profiler. ``CUDA`` adds events around every operator; a torch without CUDA would warn at each."""
     from torch._C._autograd import _enable_profiler_legacy
     from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
@@ -214,7 +215,7 @@ def _enable(state: str, *, shapes: bool) -> None:
 
 
 def patch(torch: Any, give_way: Callable[[], None]) -> None:
-    """Give way when the program starts a profiler of its own."""
+    """Call `give_way` when the program starts its own profiler."""
     owner = torch.autograd.profiler
     for name in ("_prepare_profiler", "_enable_profiler"):
         original = getattr(owner, name, None)

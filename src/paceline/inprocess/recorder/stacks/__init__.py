@@ -1,1 +1,1 @@
-"""Stack samples: in which of the user's functions time is spent."""
+"""Stack samples: the user's functions in which time is spent."""

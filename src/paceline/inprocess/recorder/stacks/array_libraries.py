@@ -1,8 +1,7 @@
-"""Does a stack stand in code that computes with arrays of another library than torch?
+"""Detect functions that compute with arrays of another library than torch.
 
-An environment of reinforcement learning, or a matching of targets, often computes with NumPy. NumPy lets go of the
-interpreter's lock as torch does, so whether the thread runs does not tell them apart. The names that a function loads
-do.
+An environment of reinforcement learning, or an assignment of targets, often computes with NumPy. NumPy releases the GIL
+as torch does, so the state of the thread does not distinguish them. The global names that a function loads do.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _modules: dict[str, Mapping[str, Any]] = {}
 
 
 def works_on_other_arrays(code: CodeType) -> bool | None:
-    """Return whether a function belongs to or uses an array library, and not torch; None if it uses neither."""
+    """Return True if a function uses or is part of an array library without torch, False for torch, else None."""
     if code not in _uses:
         _uses[code] = _library_of(code)
     library = _uses[code]
@@ -44,7 +43,7 @@ def works_on_other_arrays(code: CodeType) -> bool | None:
 
 
 def _library_of(code: CodeType) -> str | None:
-    """Return ``torch`` if a function is part of it or uses it, else the array library that it is part of or uses."""
+    """Return ``torch`` if a function belongs to torch or uses it, else the array library that it belongs to or uses."""
     own = _package(code.co_filename)
     if own in _ARRAYS or own == "torch":
         return own
@@ -54,7 +53,7 @@ def _library_of(code: CodeType) -> str | None:
 
 
 def _package(filename: str) -> str:
-    """Return the installed package that a file is in; empty for other files."""
+    """Return the name of the installed package that contains a file; empty for other files."""
     for packages in ("site-packages", "dist-packages"):
         _, installed, inside = filename.rpartition(f"{os.sep}{packages}{os.sep}")
         if installed:
@@ -63,7 +62,7 @@ def _package(filename: str) -> str:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Yield the global names that a function loads, with those of the functions inside it."""
+    """Yield the global names that a function and its inner functions load."""
     for instruction in dis.get_instructions(code):
         if instruction.opname in _LOADS:
             yield str(instruction.argval)
@@ -83,7 +82,7 @@ def _module_of(filename: str) -> Mapping[str, Any]:
 
 
 def _root(value: Any) -> str:
-    """Return the package that a module, a function or a class comes from; of an object, its class's."""
+    """Return the package of a module, function or class; for another object, the package of its class."""
     names: list[Any]
     if isinstance(value, ModuleType):
         names = [value.__name__]

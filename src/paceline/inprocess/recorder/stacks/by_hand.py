@@ -1,7 +1,8 @@
-"""Which lines of a model written by hand compute, update and read data? For loops with no module and no optimizer.
+"""Find the lines that compute, update parameters or read data, in training loops without modules and optimizers.
 
-A *parameter* is a name whose ``.grad`` the function reads, or that a loop over such names runs over; what is computed
-from a parameter counts as one. Lines that touch a ``.grad`` update; producing lines that use no parameter read data.
+A *parameter* is a name whose ``.grad`` the function reads, or a collection of such names that a loop iterates over.
+Values computed from a parameter count as parameters too. A line that uses ``.grad`` is an update. A producing line that
+uses no parameter reads data.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ def updating_lines(source: str, first_line: int) -> frozenset[int]:
 
     Args:
         source: The text of the whole file.
-        first_line: ``co_firstlineno`` of the function; `slices.MODULE` for a module.
+        first_line: ``co_firstlineno`` of the function; `slicing.MODULE` for a module.
     """
     return frozenset(line for node, s in statements_of(source, first_line) if _gradients(node) for line in s.lines)
 
 
 def parameter_free_lines(source: str, first_line: int, lines: frozenset[int]) -> frozenset[int]:
-    """Return those of some producing lines that use no parameter: they make the data. None without parameters.
+    """Return the producing lines that use no parameter: these lines make the data. Empty if there are no parameters.
 
     Args:
         source: The text of the whole file.
-        first_line: ``co_firstlineno`` of the function; `slices.MODULE` for a module.
-        lines: The lines to choose from.
+        first_line: ``co_firstlineno`` of the function; `slicing.MODULE` for a module.
+        lines: The producing lines.
     """
     statements = statements_of(source, first_line)
     tainted = _parameters(statements) | (_optimized(source) if statements else set())
@@ -77,7 +78,7 @@ def _parameters(statements: list[tuple[ast.stmt, Statement]]) -> set[str]:
 
 
 def _gradients(node: ast.stmt) -> set[str]:
-    """Return the names whose gradient a simple statement touches."""
+    """Return the names whose gradient a simple statement uses."""
     if getattr(node, "body", None):
         return set()
     owners = (n.value for n in ast.walk(node) if isinstance(n, ast.Attribute) and n.attr == "grad")

@@ -1,14 +1,14 @@
-"""In which of the user's functions is time spent? A light sampler of one thread's Python stack.
+"""Stack sampler of one thread: it finds the user's functions in which time is spent.
 
-Each sample is counted under the slot the thread was in and under its *side*: ``input`` when the line makes the next
-forward's input, ``loss`` when it makes the loss of the next backward, ``update`` when it updates parameters by
-hand, ``optimizer`` in a method of an optimizer of the program's own, ``host`` when it does none of these, ``unknown``
-when no source could be read.
+Each sample is counted under the thread's slot and its *side*: ``input`` if the line makes the input of the next
+forward, ``loss`` if it makes the loss of the next backward, ``update`` if it updates parameters by hand, ``optimizer``
+in a method of the program's own optimizer class, ``save`` in a function that saves checkpoints, ``host`` for other
+code, ``unknown`` without source.
 
-Between forwards, functions that the training loop calls may compute with tensors or be code of the program's own, such
-as an environment. A function that uses NumPy or the like and not torch is ``host``. Otherwise, tensors are
-computed without the interpreter's lock, so that the thread runs while we look at it; Python code waits for the lock
-meanwhile. A function that is seldom seen running is ``host``.
+Between forwards, functions called by the training loop may compute with tensors, or may be the program's own code, such
+as an environment. A function that uses NumPy or a similar library and not torch is ``host``. For other functions, the
+thread state decides: tensor operations release the GIL, so the thread runs while the sampler looks at it; Python code
+waits for the GIL meanwhile. A function that is rarely seen running is ``host``.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Frames = list[tuple[CodeType, int]]
 _STDLIB = tuple({os.path.realpath(p) + os.sep for key in ("stdlib", "platstdlib") if (p := sysconfig.get_path(key))})
 _HERE = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3)) + os.sep  # the package
 _DEEP = 64
-_COMPUTING = ("loss", "input", "unknown")  # sides that count as computing between a forward and its backward
-_CALLED = "called"  # not decided yet
-_RUNS = 0.3  # share of samples of a function, above which it computes with tensors
+_COMPUTING = ("loss", "input", "unknown")  # sides that may be computation between a forward and its backward
+_CALLED = "called"  # the side is decided later
+_RUNS = 0.3  # share of running samples, above which a function computes with tensors
 _kinds: dict[str, str] = {}
 
 
 def kind_of(filename: str) -> str:
-    """Say whose code a file is: ``user``, ``library``, ``torch``, ``python`` or ``ours``."""
+    """Return the origin of a file: ``user``, ``library``, ``torch``, ``python`` or ``ours`` (Paceline)."""
     kind = _kinds.get(filename)
     if kind is None:
         kind = _kinds[filename] = _classify(filename)
@@ -59,29 +59,29 @@ def _classify(filename: str) -> str:
 
 
 def label(code: CodeType, line: int) -> str:
-    """Name a function for a report: ``augment (train.py:31)``."""
+    """Return the name of a function for a report: ``augment (train.py:31)``."""
     name = code.co_qualname.replace(".<locals>", "")
     return f"{name} ({os.path.basename(code.co_filename)}:{line})"
 
 
 def source_file(code: CodeType) -> str:
-    """Return the path of the file that a function is in, absolute unless its name is no path (``<string>``)."""
+    """Return the path of a function's file: absolute, unless the name is not a path (``<string>``)."""
     name = code.co_filename
     return name if name.startswith("<") else os.path.abspath(name)
 
 
 class Slices:
-    """The producing lines of every function on the stacks of forwards and backwards seen so far."""
+    """The producing lines of all functions on the recorded stacks of forwards and backwards."""
 
     def __init__(self) -> None:
-        self.updating: set[CodeType] = set()  # code that does nothing but update parameters
+        self.updating: set[CodeType] = set()  # code that only updates parameters
         self._lines: dict[str, dict[CodeType, set[int]]] = {"input": {}, "loss": {}, "update": {}}
         self._calls: dict[CodeType, set[int]] = {}
         self._savers: set[CodeType] = set()
         self._done: dict[CodeType, set[tuple[int, str]]] = {}
 
     def learn(self, side: str, frames: Frames) -> None:
-        """Take the stack of one forward (``input``) or backward (``loss``), innermost first."""
+        """Process the stack of a forward (``input``) or backward (``loss``), innermost frame first."""
         for code, line in frames:
             if kind_of(code.co_filename) in ("python", "ours", "torch"):
                 continue
@@ -102,7 +102,7 @@ class Slices:
         parsed.cache_clear()
 
     def learn_saver(self, frames: Frames) -> None:
-        """Take the stack of a save: functions between it and the training loop save checkpoints, all through."""
+        """Process the stack of a save: functions between the save and the training loop count as checkpoint code."""
         for code, _ in frames:
             if code in self._calls:
                 return
@@ -110,7 +110,7 @@ class Slices:
                 self._savers.add(code)
 
     def feeds_itself(self, frames: Frames) -> bool:
-        """Say whether the program makes the next input of a forward from its output, as an environment does."""
+        """Return whether the program computes the next input of a forward from its output, as with an environment."""
         for code, line in frames:
             if kind_of(code.co_filename) in ("user", "library") and (lines := linecache.getlines(code.co_filename)):
                 first = MODULE if code.co_name == "<module>" else code.co_firstlineno
@@ -119,7 +119,7 @@ class Slices:
         return False
 
     def called(self, frames: Frames) -> Frames:
-        """Return the part of a stack that a function on the way to a forward calls; empty if torch's is among it."""
+        """Return the frames below the innermost function that leads to a forward; empty if torch code is among them."""
         for depth, (code, _) in enumerate(frames):
             if code in self._calls:
                 return frames[:depth]
@@ -128,9 +128,9 @@ class Slices:
         return []
 
     def side_of(self, frames: Frames, slot: str) -> str:
-        """Say what a stack (innermost first) sampled in a slot is working on.
+        """Return the side of a stack (innermost frame first) that was sampled in a slot.
 
-        Before a forward, on the very line that leads to it, that can only be its arguments.
+        A sample before a forward, on the line that calls it, is ``input``: the line is evaluating the arguments.
         """
         order = ("update", "loss", "input") if slot == "mid" else ("update", "input", "loss")
         for code, line in frames:
@@ -155,19 +155,19 @@ class Sampler:
 
     def __init__(self) -> None:
         self.slices = Slices()
-        self.syncs: SyncLines | None = None  # where there is a device to wait for
+        self.syncs: SyncLines | None = None  # only if there is a device to wait for
         self.totals: Counter[tuple[str, str]] = Counter()
         self._counts: Counter[tuple[str, str, CodeType]] = Counter()
         self._lines: dict[CodeType, Counter[int]] = {}
-        self._called: dict[CodeType, list[int]] = {}  # samples in a function between forwards: waiting, and running
+        self._called: dict[CodeType, list[int]] = {}  # samples in a function between forwards: [waiting, running]
         self._leaves: dict[tuple[str, str, CodeType], Counter[str]] = {}
 
     def look(self, thread: int) -> Frames:
-        """Return where a thread is, by its ident: innermost first, empty when it is gone."""
+        """Return the stack of a thread by its ident, innermost frame first; empty if the thread has ended."""
         return _walk(sys._current_frames().get(thread))
 
     def sample_inside(self, thread: int, slot: str, function: str) -> None:
-        """Take a sample only if the thread is inside one of our functions, and only of what that one called."""
+        """Count a sample only if the thread is inside the given Paceline function, with the frames that it called."""
         frames: Frames = []
         for code, line in _chain(sys._current_frames().get(thread)):
             if kind_of(code.co_filename) != "ours":
@@ -177,7 +177,7 @@ class Sampler:
                 return
 
     def count(self, frames: Frames, slot: str, running: bool | None = None) -> None:
-        """Count one stack, innermost first; an empty one is none. `running`: the thread ran while it was looked at."""
+        """Count one stack, innermost frame first, if it is not empty. `running`: whether the thread was running."""
         if not frames:
             return
         side = self.slices.side_of(frames, slot) if slot in ("gap", "mid", "other") else ""
@@ -229,7 +229,7 @@ class Sampler:
         return [{"slot": s, "side": d, "count": n} for (s, d), n in sorted(totals.items())]
 
     def _side_called(self, code: CodeType) -> str:
-        """Return the side of a function between forwards: it computes, or it is the program's own code."""
+        """Return the side of a function between forwards: ``loss`` if it computes, ``host`` if it is other code."""
         waiting, running = self._called[code]
         return "loss" if running > _RUNS * (waiting + running) else "host"
 
@@ -240,10 +240,10 @@ def _walk(frame: FrameType | None) -> Frames:
 
 
 def _chain(frame: FrameType | None) -> Frames:
-    """Return a thread's stack, innermost first.
+    """Return a thread's stack, innermost frame first.
 
-    At one go, without a call: the thread runs on as soon as we pause, and a frame that has ended meanwhile is not safe
-    to follow (with torch.compile at work, what was once found there was no frame).
+    The loop makes no calls: the thread runs on as soon as this one pauses, and following a frame that has ended is
+    unsafe (with torch.compile, an object that was not a frame was once found).
     """
     found: Frames = []
     while frame is not None and len(found) < _DEEP:

@@ -1,13 +1,13 @@
-"""Which lines of a function make the values that one of its lines uses? A small backward slice over its source.
+"""Find the lines of a function that make the values used in one of its lines: a small backward slice over its source.
 
-Time between a step's end and the next forward is spent waiting for data only if it is spent *making that
-forward's input*; otherwise it is the program's other work (logging, metrics). The lines that assign, directly or
-through other names, what the calling line passes on are the slice. Flow-insensitive: a name assigned twice
-brings both lines.
+Time between the end of a step and the next forward counts as data wait only if the program is *making the input of that
+forward*; otherwise it is other work (logging, metrics). The slice contains the lines that assign, directly or through
+other names, the values that the calling line passes on. It is flow-insensitive: if a name is assigned twice, both lines
+are in the slice.
 
-A statement like ``rows.append(x)`` makes what ``rows`` is used for, but ``trainer.log()`` makes nothing that
-``trainer.update(batch)`` uses: of the call that leads on only the arguments count, and methods that by their name
-only report are taken at their word.
+A statement like ``rows.append(x)`` changes ``rows``, so it belongs to the slice of ``rows``. But ``trainer.log()``
+makes no value that ``trainer.update(batch)`` uses: only the arguments of the sliced call count, and methods with a
+reporting name (log, print, save) are assumed to change nothing.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-MODULE = 0  # the first line of code that is in no function
+MODULE = 0  # first line of module-level code
 
 _REPORTS = re.compile(r"log|print|report|write|plot|show|save|dump|eval|valid|test|info|debug|warn|add_scalar|track")
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class Statement(NamedTuple):
-    """What a statement makes and uses."""
+    """The lines of a statement, the names that it makes and the names that it uses."""
 
     lines: range
     makes: set[str]
@@ -33,7 +33,7 @@ class Statement(NamedTuple):
 
 
 def producing_lines(source: str, first_line: int, call_line: int) -> frozenset[int]:
-    """Return the lines that produce what `call_line` uses, within the function that begins at `first_line`.
+    """Return the lines that produce the values used in `call_line`, within the function that starts at `first_line`.
 
     Args:
         source: The text of the whole file.
@@ -41,13 +41,13 @@ def producing_lines(source: str, first_line: int, call_line: int) -> frozenset[i
         call_line: The line of the call whose arguments are followed.
 
     Returns:
-        Line numbers, without `call_line`'s own statements; none when the source cannot be read.
+        Line numbers, without the statements of `call_line` itself; empty if the source cannot be parsed.
     """
     return _closure([s for _, s in statements_of(source, first_line, call_line)], call_line)
 
 
 def feeds_itself(source: str, first_line: int, call_line: int) -> bool:
-    """Say whether other lines of a function make the input of a call from what the call returned before.
+    """Return whether other lines of a function make the input of a call from the call's earlier result.
 
     Args:
         source: The text of the whole file.
@@ -66,7 +66,7 @@ def feeds_itself(source: str, first_line: int, call_line: int) -> bool:
 
 
 def statements_of(source: str, first_line: int, call_line: int = -1) -> list[tuple[ast.stmt, Statement]]:
-    """Return the statements of a function with what they make and use; none when the source cannot be read."""
+    """Return the statements of a function with the names that they make and use; empty if parsing fails."""
     try:
         body = _body_at(parsed(source), first_line)
         return [(s, _described(s, call_line)) for s in _statements(body)]
@@ -76,7 +76,7 @@ def statements_of(source: str, first_line: int, call_line: int = -1) -> list[tup
 
 @lru_cache(maxsize=1)
 def parsed(source: str) -> ast.Module:
-    """Parse a file once for all questions about it. The tree is large: clear this cache when they are answered."""
+    """Parse a file and cache its syntax tree. The tree is large: clear the cache after use."""
     return ast.parse(source)
 
 
@@ -87,7 +87,7 @@ def _closure(statements: list[Statement], call_line: int) -> frozenset[int]:
     pending = True
     while pending:
         candidates, left, pending = left, [], False
-        for statement in candidates:  # from below: mostly a value is made above its use, and one pass finds all
+        for statement in candidates:  # from below: a value is usually made above its use, so one pass suffices
             if statement.makes.isdisjoint(wanted):
                 left.append(statement)
                 continue
@@ -109,7 +109,7 @@ def _body_at(tree: ast.Module, first_line: int) -> list[ast.stmt]:
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a body and of the blocks in it, but not of functions defined in it."""
+    """Yield the statements of a body and of its nested blocks, but not of functions defined in it."""
     for statement in body:
         yield statement
         if isinstance(statement, _FUNCTIONS):
@@ -138,7 +138,7 @@ def _described(statement: ast.stmt, call_line: int) -> Statement:
 
 
 def _arguments_of_leading_call(expressions: list[ast.expr]) -> set[str]:
-    """Return the names in the arguments of ``a.b(…)`` in ``a.b(…).c()``; nothing when it has none."""
+    """Return the names in the arguments of ``a.b(…)`` in ``a.b(…).c()``; empty if it has none."""
     found: set[str] = set()
     for node in expressions:
         call: ast.Call | None = None
@@ -152,12 +152,12 @@ def _arguments_of_leading_call(expressions: list[ast.expr]) -> set[str]:
 
 
 def _is_backward_of_a_tensor(call: ast.Call) -> bool:
-    """Tell ``loss.backward(gradient=g)`` from ``accelerator.backward(loss)``."""
+    """Return whether a call is like ``loss.backward(gradient=g)``, and not like ``accelerator.backward(loss)``."""
     return isinstance(call.func, ast.Attribute) and call.func.attr == "backward" and not call.args
 
 
 def _own_lines(statement: ast.stmt) -> range:
-    """Return the lines of a statement, of a block only its head."""
+    """Return the lines of a statement; for a block statement, only the lines of its head."""
     last = statement.end_lineno or statement.lineno
     if isinstance(statement, ast.Match):
         last = max(statement.lineno, statement.subject.end_lineno or 0)
@@ -167,7 +167,7 @@ def _own_lines(statement: ast.stmt) -> range:
 
 
 def _head_expressions(statement: ast.stmt) -> list[ast.expr]:
-    """Return the expressions that a statement evaluates itself (of a block, those of its head)."""
+    """Return the expressions that a statement itself evaluates; for a block statement, those of its head."""
     if isinstance(statement, (ast.For, ast.AsyncFor)):
         return [statement.iter]
     if isinstance(statement, (ast.With, ast.AsyncWith)):
@@ -178,7 +178,7 @@ def _head_expressions(statement: ast.stmt) -> list[ast.expr]:
 
 
 def _collect(node: ast.AST, names: set[str]) -> None:
-    """Collect the names whose values an expression uses; a function that is merely called is not one of them."""
+    """Collect the names whose values an expression uses, without the names of called functions."""
     if isinstance(node, ast.Call):
         if isinstance(node.func, ast.Attribute):
             _collect(node.func.value, names)
@@ -187,7 +187,7 @@ def _collect(node: ast.AST, names: set[str]) -> None:
         for argument in [*node.args, *(k.value for k in node.keywords)]:
             _collect(argument, names)
     elif isinstance(node, (ast.Name, ast.Attribute)) and (name := _dotted(node)):
-        while name and isinstance(node.ctx, ast.Load):  # a.b.c, a.b and a: whichever is assigned makes the value
+        while name and isinstance(node.ctx, ast.Load):  # a.b.c, a.b and a: an assignment to any of them makes the value
             names.add(name)
             name = name.rpartition(".")[0]
     else:
@@ -196,14 +196,14 @@ def _collect(node: ast.AST, names: set[str]) -> None:
 
 
 def _dotted(node: ast.expr) -> str:
-    """Return ``a.b.c`` for a name with attributes, and nothing for any other expression."""
+    """Return ``a.b.c`` for a name with attributes; empty for another expression."""
     if isinstance(node, ast.Attribute):
         return f"{inner}.{node.attr}" if (inner := _dotted(node.value)) else ""
     return node.id if isinstance(node, ast.Name) else ""
 
 
 def _targets(statement: ast.stmt) -> list[ast.AST]:
-    """Return what a statement assigns to."""
+    """Return the targets to which a statement assigns."""
     if isinstance(statement, ast.Assign):
         return list(statement.targets)
     if isinstance(statement, (ast.AugAssign, ast.AnnAssign, ast.For, ast.AsyncFor)):
@@ -229,7 +229,7 @@ def _collect_targets(target: ast.AST, found: set[str]) -> None:
 
 
 def _changed(statement: ast.stmt) -> set[str]:
-    """Return the object whose method a statement calls for its effect; of a chain of calls, the first object."""
+    """Return the object whose method a statement calls for its effect; for a chain of calls, the first object."""
     if not isinstance(statement, ast.Expr) or not isinstance(statement.value, ast.Call):
         return set()
     node: ast.expr = statement.value

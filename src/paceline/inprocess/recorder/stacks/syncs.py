@@ -1,7 +1,7 @@
-"""On which lines does the training thread wait for the device? Stack samples whose innermost line asks for a value.
+"""Find the lines at which the training thread waits for the device: stack samples whose innermost line reads a value.
 
 ``.item()``, ``.cpu()``, ``.tolist()``, ``.numpy()``, ``float(tensor)``, printing a tensor and
-``torch.cuda.synchronize()`` return only once the device has done all that was queued before.
+``torch.cuda.synchronize()`` return only after the device has finished all queued work.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 _ASKS = re.compile(
     r"\.(item|tolist|numpy)\(|\.cpu\(|\.to\(\s*(device\s*=\s*)?['\"]cpu|\bfloat\(|\bprint\(|cuda\.synchronize\(|\.synchronize\("
 )
-# Files of torch's through which these go in Python; what else torch does on such a line is not a wait for a value.
+# Python files of torch that implement these calls. Other torch frames on such a line do not wait for a value.
 _THROUGH = ("_tensor.py", "_tensor_str.py", os.path.join("cuda", "__init__.py"), os.path.join("cuda", "streams.py"))
 _MOST_TEXT = 120
 
 
 class SyncLines:
-    """Counts samples by slot and line."""
+    """Counts samples that wait for the device, by slot and line."""
 
     def __init__(self, kind_of: Callable[[str], str], label: Callable[[CodeType, int], str]) -> None:
         self._kind_of = kind_of
@@ -32,7 +32,7 @@ class SyncLines:
         self._texts: dict[tuple[CodeType, int], str] = {}
 
     def count(self, frames: list[tuple[CodeType, int]], slot: str) -> None:
-        """Count one stack, innermost first, if its innermost line of the program's asks the device for a value."""
+        """Count one stack, innermost frame first, if the program's innermost line reads a value from the device."""
         for code, line in frames:
             kind = self._kind_of(code.co_filename)
             if kind == "torch" and code.co_filename.endswith(_THROUGH):
@@ -48,7 +48,7 @@ class SyncLines:
         return self._texts[key]
 
     def as_json(self, most: int = 20) -> list[dict[str, Any]]:
-        """Return the lines with most samples: slot, function and line, source text, count."""
+        """Return the lines with the most samples: slot, function and line, source text, count."""
         return [
             {
                 "slot": slot,

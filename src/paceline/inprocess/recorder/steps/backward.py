@@ -1,4 +1,4 @@
-"""When do gradients flow, and from which loss? One patch below both ``backward`` and ``autograd.grad``."""
+"""Record backward passes and their losses, with one hook below both ``backward`` and ``autograd.grad``."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from paceline.inprocess.recorder.steps.forward import wanted_stack
 from paceline.inprocess.recorder.tensors import Reader, number_reader
 from paceline.inprocess.wrappers import stand_in
 
-_unscaled: Any = None  # the loss that GradScaler.scale was given last
+_unscaled: Any = None  # the last loss passed to GradScaler.scale
 
 
 def patch(torch: Any) -> None:
-    """Mark outermost runs of the autograd engine, and remember the loss before it is scaled."""
+    """Hook outermost runs of the autograd engine, and remember each loss before it is scaled."""
     _patch_engine(torch)
     _patch_scaler(torch)
 
 
 def loss_reader(torch: Any) -> Any:
-    """Return a function from the root tensors of a backward to what will bring the loss, or None."""
+    """Return a function from the root tensors of a backward to the loss, a pending loss or None."""
     reader = Reader(torch)
     number = number_reader(torch)
 
@@ -42,7 +42,7 @@ def loss_reader(torch: Any) -> Any:
 
 
 def forget_loss() -> Any:
-    """Forget the loss that was scaled last and return it."""
+    """Return the last scaled loss and drop the reference to it."""
     global _unscaled
     loss, _unscaled = _unscaled, None
     return loss
@@ -58,7 +58,7 @@ def _patch_engine(torch: Any) -> None:
 
 
 def _wrapped(original: Any, begin: Any) -> Any:
-    """Return the next best thing where torch came without its source."""
+    """Return a wrapper, for torch without source files."""
 
     def outermost(args: Any, kwargs: Any) -> int | None:
         return None if gate.nested else begin(args[0] if args else kwargs.get("t_outputs"))
@@ -67,13 +67,13 @@ def _wrapped(original: Any, begin: Any) -> Any:
 
 
 def _beginning(torch: Any) -> Callable[[Any], int | None]:
-    """Return what is done before the engine runs: note it, and return the thread's CPU time (0: not wanted)."""
+    """Return the hook before the engine, which records the event and returns the thread's CPU time (0: not needed)."""
     read_loss = loss_reader(torch)
 
     def begin(roots: Any) -> int | None:
         global _unscaled
         try:
-            gate.owner = get_ident()  # who trains is who runs backward
+            gate.owner = get_ident()  # the training thread is the thread that runs backward
             if not gate.scribe_started:
                 gate.start_scribe()
             gate.unstepped += 1

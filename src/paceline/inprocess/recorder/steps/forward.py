@@ -1,6 +1,6 @@
-"""When does a model run forward? Marks woven into ``nn.Module.__call__`` for the outermost call.
+"""Record forward passes: hooks in the source of ``nn.Module.__call__``, for the outermost call.
 
-Inner modules pay one attribute load more than before. Modules without parameters (losses, transforms) are not marked.
+Inner modules cost one more attribute load. Modules without parameters (losses, transforms) are not recorded.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from paceline.inprocess.wrappers import stand_in
 
 
 class _Known:
-    """What was found out about a module at its first outermost call."""
+    """Properties of a module, determined at its first outermost call."""
 
     __slots__ = ("class_name", "has_parameters", "reduces", "shards")
 
@@ -45,23 +45,23 @@ _last_input: Any = None
 
 
 def known(module: Any) -> _Known:
-    """Return what is known of a module, looked up once per object."""
+    """Return the properties of a module; they are determined once per object."""
     return _known.get(module) or _known.set(module, _Known(module))
 
 
 def class_name(module_id: int) -> str | None:
-    """Return the class of a module that was called, of what is wrapped for a distributed one; None: it is gone."""
+    """Return the class of a called module, for a wrapper (DDP) that of the inner module; None if it was freed."""
     entry = _known.entries.get(module_id)
     return None if entry is None else entry[1].class_name
 
 
 def any_sharded() -> bool:
-    """Return whether a module that was called is sharded over ranks."""
+    """Return whether any called module is sharded over ranks."""
     return any(found.shards for _, found in list(_known.entries.values()))
 
 
 def wanted_stack() -> Any:
-    """Return the caller's caller's stack for the first few calls of a run, then None."""
+    """Return the stack of the caller's caller for the first few calls of a run, then None."""
     if gate.frames_wanted <= 0:
         return None
     gate.frames_wanted -= 1
@@ -69,7 +69,7 @@ def wanted_stack() -> Any:
 
 
 def patch(torch: Any) -> None:
-    """Weave the marks into ``Module.__call__``."""
+    """Insert the hooks into ``Module.__call__``."""
     original, begin = torch.nn.Module.__call__, _beginning(torch)
     try:
         marked = woven(original, ("self", "args", "kwargs"), begin, _end, torch.compiler.is_compiling)
@@ -79,7 +79,7 @@ def patch(torch: Any) -> None:
 
 
 def _wrapped(original: Any, begin: Any) -> Any:
-    """Return the next best thing where torch came without its source."""
+    """Return a wrapper, for torch without source files."""
 
     def outermost(args: Any, kwargs: Any) -> int | None:
         return None if gate.nested else begin(args[0], args[1:], kwargs)
@@ -88,12 +88,12 @@ def _wrapped(original: Any, begin: Any) -> Any:
 
 
 def _beginning(torch: Any) -> Callable[[Any, Any, Any], int | None]:
-    """Return what is done before an outermost call: note it, and return the thread's CPU time (0: not wanted)."""
+    """Return the hook before an outermost call; it records the event and returns the CPU time (0: not needed)."""
     reader = Reader(torch)
     grad_enabled, entries = torch.is_grad_enabled, _known.entries
 
     def look(args: Any, kwargs: Any) -> tuple[float | None, bool]:
-        """Return the batch size of the input, and whether it is another tensor than the last one."""
+        """Return the batch size of the input, and whether it is another tensor than the previous one."""
         global _last_input
         first = reader.first(args)
         if first is None:

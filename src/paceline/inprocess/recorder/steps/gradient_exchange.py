@@ -1,8 +1,8 @@
-"""How long the exchange of gradients takes beyond the backward pass, as ``DistributedDataParallel`` times it itself.
+"""Read the times that ``DistributedDataParallel`` measures: how long gradient exchange lasts beyond the backward pass.
 
-DDP notes when the gradients of a backward pass are computed and when their reduction has ended, in its first ten
-passes and then in one of so many. The difference is waiting, whatever else the process slept or read for. On a CPU the
-rate is raised to one in ten; on a GPU its events are left as rare as they are.
+DDP records when the gradients of a backward pass are computed and when their reduction has ended, in its first ten
+passes and then at a sampling rate. The difference is time spent waiting for the exchange. On a CPU the rate is raised
+to one pass in ten; on a GPU DDP's rate stays unchanged.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import os
 from collections import deque
 from typing import Any
 
-_FIRST = 5  # forward passes, after which the times are those of a settled exchange
-_ALWAYS = 12  # forward passes up to which DDP times each
+_FIRST = 5  # forward passes before the times are representative
+_ALWAYS = 12  # number of first forward passes that DDP times
 _RATE = 10
-_MOST_READ = 256  # times of a module that are kept
+_MOST_READ = 256  # stored times per module
 _MOST_MODULES = 16
 
 _read: dict[int, _Times] = {}
 
 
 class _Times:
-    """Times of one module's exchanges (ns)."""
+    """Times of one module's gradient exchanges, in ns."""
 
     def __init__(self) -> None:
         self.calls = 0
-        self.last: Any = None  # iteration that was read last
-        self.searches = False  # whether each pass searches for parameters that it did not use
-        self.unused = 0  # passes that had such parameters
-        self.found: deque[tuple[int, int, int]] = deque(maxlen=_MOST_READ)  # computing, exchange, beyond computing
+        self.last: Any = None  # iteration of the last reading
+        self.searches = False  # whether each pass searches for unused parameters
+        self.unused = 0  # passes with unused parameters
+        self.found: deque[tuple[int, int, int]] = deque(maxlen=_MOST_READ)  # computing, exchange, exposed exchange
 
 
 def look(module: Any) -> None:
-    """Read how long the exchanges of a module took, if it is time for that. A forward pass of the module begins."""
+    """Read the exchange times of a module if a reading is due. Called when a forward pass of the module starts."""
     times = _read.get(id(module))
     if times is None:
         if len(_read) >= _MOST_MODULES:
@@ -54,7 +54,7 @@ def look(module: Any) -> None:
 
 
 def _raise_rate(module: Any) -> None:
-    """Have DDP time one pass in ten; not where it would print each time or synchronise a GPU."""
+    """Make DDP time one pass in ten, unless it would print each time or synchronise a GPU."""
     prints = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper() != "OFF"
     if (
         not prints
@@ -65,7 +65,7 @@ def _raise_rate(module: Any) -> None:
 
 
 def as_json() -> list[dict[str, float | int]]:
-    """Return the mean times of each module's exchange, in seconds."""
+    """Return the mean exchange times of each module, in seconds."""
     return [
         {
             "count": len(found),
@@ -81,5 +81,5 @@ def as_json() -> list[dict[str, float | int]]:
 
 
 def forget() -> None:
-    """Drop what was read, in a process that was forked."""
+    """Drop the times, in a forked process."""
     _read.clear()

@@ -1,7 +1,7 @@
-"""Which losses are minimized, by which optimizer, and how often does each module exchange its gradients?
+"""Count the objectives: which losses each optimizer minimizes, and how often each module exchanges gradients.
 
-An *objective* is identified by the modules that ran forward for it, the optimizer that steps after its backward
-pass, and the lines that lead to the backward pass where a stack was taken. A GAN has two objectives; gradient
+An *objective* is identified by the modules that ran forward for it, the optimizer that steps after its backward pass,
+and the source lines on the stack of the backward pass, if a stack was taken. A GAN has two objectives; gradient
 accumulation has one.
 """
 
@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 from paceline.inprocess.recorder import probe_state as g
 
-_ENOUGH = 4096  # backward passes; the counts hardly change after that
-_MOST_HELD = 256  # backward passes between two optimizer steps that are kept
-_MOST_TOLD = 8  # objectives and modules that are written
+_ENOUGH = 4096  # backward passes; later ones hardly change the counts
+_MOST_HELD = 256  # stored backward passes between two optimizer steps
+_MOST_TOLD = 8  # objectives and modules in the summary
 
-Line = tuple[str, int]  # of source: file and number
+Line = tuple[str, int]  # file and line number
 
 
 class _Objective(NamedTuple):
@@ -33,26 +33,26 @@ class _Backward(NamedTuple):
 
 
 class Objectives:
-    """Counts backward passes by objective, and exchanges of gradients by module, between optimizer steps."""
+    """Counts backward passes by objective, and gradient exchanges by module."""
 
     def __init__(self, module_name: Callable[[int], str | None], own_line: Callable[[str], bool]) -> None:
         self._module_name = module_name
         self._own_line = own_line
         self._names: dict[int, str | None] = {}
-        self._modules: set[int] = set()  # that ran forward with gradients since the last backward pass
-        self._exchanging: set[int] = set()  # of these, those that will exchange gradients
-        self._held: list[_Backward] = []  # since the last optimizer step
+        self._modules: set[int] = set()  # modules that ran forward with gradients since the last backward pass
+        self._exchanging: set[int] = set()  # the modules of these that will exchange gradients
+        self._held: list[_Backward] = []  # backward passes since the last optimizer step
         self._free = False  # a forward pass without gradients ran since the last optimizer step
         self._counts: Counter[_Objective] = Counter()
         self._exchanges: Counter[int] = Counter()
-        self._exchanged_in: Counter[int] = Counter()  # updates in which a module exchanged at least once
+        self._exchanged_in: Counter[int] = Counter()  # updates in which a module exchanged gradients at least once
         self._forwards = 0
         self._backwards = 0
         self._updates = 0
         self._updates_with_free = 0
 
     def feed(self, event: g.Moment) -> None:
-        """Take one event of the training thread; after some thousand backward passes nothing is counted any more."""
+        """Process one event of the training thread."""
         code = event[1]
         if code == g.FORWARD:
             self._forward(event[2])
@@ -63,7 +63,7 @@ class Objectives:
 
     @property
     def done(self) -> bool:
-        """Whether enough was counted."""
+        """Whether enough backward passes were counted."""
         return self._backwards >= _ENOUGH
 
     def _forward(self, detail: Any) -> None:
@@ -92,7 +92,7 @@ class Objectives:
 
     def _update(self, optimizer: int | None) -> None:
         if not self._held:
-            return  # a second optimizer steps on the gradients of the same backward passes
+            return  # a second optimizer steps with the gradients of the same backward passes
         exchanged: Counter[int] = Counter()
         for one in self._held:
             self._counts[_Objective(one.modules, optimizer, one.lines)] += 1

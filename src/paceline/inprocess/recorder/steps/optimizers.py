@@ -1,4 +1,4 @@
-"""When are parameters updated? Torch's own global hooks around ``Optimizer.step``, and two small patches."""
+"""Record parameter updates, with torch's global hooks around ``Optimizer.step`` and two small patches."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from paceline.inprocess.recorder.steps.updates import UnseenUpdates
 from paceline.inprocess.wrappers import stand_in, step_out
 
 described: dict[int, dict[str, Any]] = {}
-own_code: set[CodeType] = set()  # of optimizers that are not torch's, all that they do: SAM's `first_step`
+own_code: set[CodeType] = set()  # all code of optimizer classes outside torch, such as SAM's `first_step`
 
 
 def patch(torch: Any) -> None:
-    """Hook every optimizer that exists or will."""
+    """Hook all existing and future optimizers."""
     from torch.optim.optimizer import (
         register_optimizer_step_post_hook,
         register_optimizer_step_pre_hook,
@@ -40,7 +40,7 @@ def patch(torch: Any) -> None:
             if gate.window is not None:
                 gate.window(id(optimizer))
 
-    # Never taken back: a thread may be on its way through torch's list of hooks. Switched off, they do nothing.
+    # The hooks are never removed: a thread may be iterating over torch's hooks. After a fault they do nothing.
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)
     gate.unseen_updates = UnseenUpdates(torch)
@@ -67,14 +67,14 @@ def _patch_init(torch: Any) -> None:
 
 
 def code_of(optimizer: type) -> set[CodeType]:
-    """Return the code of an optimizer's methods, of those classes that are not part of torch."""
+    """Return the code of an optimizer's methods, from its classes that are not part of torch."""
     own = [kind for kind in optimizer.__mro__ if kind is not object and not kind.__module__.startswith("torch.")]
     methods = [inspect.unwrap(one) for kind in own for one in vars(kind).values() if isinstance(one, FunctionType)]
     return {one.__code__ for one in methods}
 
 
 def describe(optimizer: Any) -> dict[str, Any]:
-    """Return what a report says of an optimizer: class, implementation, tensors and numbers of parameters."""
+    """Describe an optimizer for the report: class, implementation, numbers of tensors and of parameters."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     return {
         "class": type(optimizer).__name__,
@@ -89,7 +89,7 @@ def describe(optimizer: Any) -> dict[str, Any]:
 
 
 def _patch_zero_grad(optimizer: Any) -> None:
-    """Mark ``zero_grad`` as cheaply as can be: every step calls it."""
+    """Hook ``zero_grad`` with the least cost: every step calls it."""
     original, compiling = optimizer.zero_grad, sys.modules["torch"].compiler.is_dynamo_compiling
 
     @functools.wraps(original)

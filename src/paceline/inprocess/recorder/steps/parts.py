@@ -1,4 +1,4 @@
-"""What is counted of a step? Parts between two optimizer steps, and the row that they add up to."""
+"""The counts of a step: parts between two optimizer steps, and the row that is their sum."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NAN = float("nan")
 
 
 class StepRow(NamedTuple):
-    """One step, ready to be packed: times in ns, in the order of `layout.SLOTS`."""
+    """One step, ready to be packed. Times are in ns, in the order of `layout.SLOTS`."""
 
     end_ns: int
     wall_ns: int
@@ -30,7 +30,7 @@ class StepRow(NamedTuple):
 
 
 class Part:
-    """What has been counted between two optimizer steps."""
+    """Times and counts between two optimizer steps."""
 
     __slots__ = (
         "backward_blocked",
@@ -51,25 +51,25 @@ class Part:
         self.slots = [0] * len(SLOTS)
         self.flags = 0
         self.micro_steps = 0
-        self.synced: dict[int, int] = {}  # backward passes that reduced the gradients of a module, by module
-        self.most_synced = 0  # the same of the module with most, in earlier parts of the step
+        self.synced: dict[int, int] = {}  # by module: backward passes that reduced its gradients
+        self.most_synced = 0  # largest such count of one module in earlier parts of the step
         self.fetches = 0
-        self.samples = 0.0  # in batches from loaders
-        self.forward_samples = 0.0  # in the forwards' inputs
+        self.samples = 0.0  # samples in batches from loaders
+        self.forward_samples = 0.0  # samples in the inputs of forwards
         self.fetch_cpu: float = NAN
         self.forward_blocked: float = NAN
         self.backward_blocked: float = NAN
         self.loss: Any = None
 
     def add(self, other: Part) -> None:
-        """Append what follows an optimizer step. A second optimizer, as in a GAN, uses the same samples."""
+        """Append a part after an optimizer step. A second optimizer, as in a GAN, uses the same samples."""
         samples = self.forward_samples if self.micro_steps else other.forward_samples
         synced, most = self.synced, max(self.most_synced, other.synced_passes)
         self.extend(other)
         self.forward_samples, self.synced, self.most_synced = samples, synced, most
 
     def extend(self, other: Part) -> None:
-        """Append what came later, before the next optimizer step."""
+        """Append a later part before the next optimizer step."""
         self.slots = [a + b for a, b in zip(self.slots, other.slots, strict=True)]
         self.flags |= other.flags
         self.micro_steps += other.micro_steps
@@ -85,25 +85,25 @@ class Part:
             self.loss = other.loss
 
     def add_evaluation(self, other: Part) -> None:
-        """Append the time of another part as evaluation; saving and communication in it stay what they are."""
+        """Append the time of another part as evaluation; its checkpoint and communication time stay in their slots."""
         kept = (COMMUNICATION, CHECKPOINT)
         self.slots[EVALUATION] += sum(spent for slot, spent in enumerate(other.slots) if slot not in kept)
         for slot in kept:
             self.slots[slot] += other.slots[slot]
 
     def add_idle(self, other: Part, stage: int) -> None:
-        """Append what came after an evaluation. Idle time after its last forward pass belongs to the stage before."""
+        """Append the part after an evaluation. Idle time after its last forward is booked to `stage`."""
         other.slots[stage] += (spent := other.slots[MID])
         other.slots[MID] -= spent
         self.extend(other)
 
     @property
     def synced_passes(self) -> int:
-        """Backward passes between two optimizer steps that reduced the gradients of one module, at most."""
+        """The largest number of backward passes between two optimizer steps that reduced one module's gradients."""
         return max(self.most_synced, *self.synced.values(), 0)
 
     def row(self, begun_ns: int, end_ns: int) -> StepRow:
-        """Return this as the row of a step between two times."""
+        """Return the row of a step between two times."""
         return StepRow(
             end_ns=end_ns,
             wall_ns=end_ns - begun_ns,
@@ -128,7 +128,7 @@ def known_sum(a: float, b: float) -> float:
 
 
 def samples_of(size: Any) -> float | None:
-    """Return the number of samples of a batch, from the shape of its first tensor or from the number itself."""
+    """Return the number of samples in a batch, from the shape of its first tensor or from a number."""
     if isinstance(size, tuple):
         return float(size[0]) if size else None
     return None if size is None else float(size)

@@ -1,9 +1,9 @@
-"""What was a fetch for? Fetches and gradient-free forwards, kept until the next telling moment decides.
+"""Fetches and gradient-free forwards whose purpose is not known yet. A later event decides it.
 
-A forward with gradients makes the batches before it training data. Gradient-free forwards make them evaluation when
-the next batch comes from the same loader, or when they are of a trained model in eval mode; else they are part of
-training (a teacher, a generator's fakes, a rollout). What comes between the forwards of a rollout is computing or
-the program's own code, as what comes between a forward and its backward: stack samples tell.
+A forward with gradients makes the batches before it training data. Gradient-free forwards make the batches evaluation
+if the next batch comes from the same loader, or if they belong to a trained model in eval mode. Otherwise they are part
+of training (a teacher, the samples of a generator, a rollout). Time between the forwards of a rollout is computation or
+the program's own code, as is the time between a forward and its backward; stack samples decide.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from paceline.record.layout import FLAG_EPOCH
 
 
 class Fetch(NamedTuple):
-    """One batch taken from a loader."""
+    """One batch from a loader."""
 
     loader: int
     samples: float | None
@@ -24,7 +24,7 @@ class Fetch(NamedTuple):
 
 
 class LoaderUse:
-    """How often one loader was asked, for what, and how long that took (ns)."""
+    """The number of fetches from one loader, by purpose, and their wait times in ns."""
 
     __slots__ = ("eval_fetches", "eval_wait_ns", "samples", "train_fetches", "train_wait_ns")
 
@@ -36,7 +36,7 @@ class LoaderUse:
         self.samples = 0.0
 
     def add(self, other: LoaderUse, *, evaluation: bool) -> None:
-        """Add another use of the loader; what was taken for training may have been for evaluation."""
+        """Add another use of the loader. With `evaluation`, its training fetches count as evaluation."""
         if evaluation:
             self.eval_fetches += other.train_fetches + other.eval_fetches
             self.eval_wait_ns += other.train_wait_ns + other.eval_wait_ns
@@ -49,7 +49,7 @@ class LoaderUse:
 
 
 class Pending:
-    """Times (ns) and fetches that are not booked yet."""
+    """Times (ns) and fetches that are not assigned to a phase yet."""
 
     __slots__ = (
         "after",
@@ -66,29 +66,29 @@ class Pending:
     )
 
     def __init__(self) -> None:
-        self.last_was_evaluation = False  # the batches settled last were for evaluation
+        self.last_was_evaluation = False  # the last assigned batches were for evaluation
         self._clear()
 
     def _clear(self) -> None:
-        self.wait = 0  # fetching, and starting loaders
+        self.wait = 0  # time of fetches and of loader starts
         self.trail = 0  # idle between a fetch and the use of its batch
-        self.expecting = False  # there are fetches or forwards
+        self.expecting = False  # there are pending fetches or forwards
         self.forwards = 0  # gradient-free forwards
-        self.ungraded = 0  # in them
-        self.between = 0  # idle between them
-        self.after = 0  # idle after the last of them
-        self.evaluating = False  # one of them was of a trained module in eval mode
-        self.started = False  # a loader was started
+        self.ungraded = 0  # time in these forwards
+        self.between = 0  # idle time between them
+        self.after = 0  # idle time after the last of them
+        self.evaluating = False  # one of them belongs to a trained module in eval mode
+        self.started = False  # a loader's iterator was started
         self.fetches: list[Fetch] = []
 
     @property
     def is_sure_evaluation(self) -> bool:
-        """Whether a fetch that begins now settles it: an evaluation, or forwards on no batch from a loader."""
+        """Whether a new fetch decides the phase: after an evaluation, or after forwards without a batch."""
         return bool(self.forwards) and (self.evaluating or not self.fetches)
 
     @property
     def is_rollout(self) -> bool:
-        """Whether forwards ran on no batch from a loader: a rollout, whose other half is the environment."""
+        """Whether forwards ran without a batch from a loader: a rollout, in which an environment provides input."""
         return bool(self.forwards) and not self.fetches and not self.evaluating
 
     @property
@@ -98,7 +98,7 @@ class Pending:
         return MID if self.is_rollout else FORWARD
 
     def idle(self, passed: int) -> bool:
-        """Take idle time if it follows something pending; say whether it was taken."""
+        """Add idle time if something is pending; return whether it was added."""
         if self.forwards:
             self.after += passed
         elif self.fetches:
@@ -108,7 +108,7 @@ class Pending:
         return True
 
     def add_forward(self, *, evaluating: bool) -> None:
-        """A gradient-free forward begins."""
+        """Record the start of a gradient-free forward."""
         self.expecting = True
         self.forwards += 1
         self.between += self.after
@@ -116,16 +116,16 @@ class Pending:
         self.evaluating |= evaluating
 
     def add_fetch(self, fetch: Fetch) -> None:
-        """A batch has come."""
+        """Record a fetched batch."""
         self.expecting = True
         self.fetches.append(fetch)
 
     def came_from(self, loader: int) -> bool:
-        """Say whether a pending batch came from this loader."""
+        """Return whether a pending batch came from this loader."""
         return any(fetch.loader == loader for fetch in self.fetches)
 
     def settle(self, part: Part, stage: int, uses: dict[int, LoaderUse], *, evaluation: bool) -> None:
-        """Book all of it into a part: as evaluation, or as the beginning of training on a batch."""
+        """Assign all pending times and fetches to a part, as evaluation or as the start of training on a batch."""
         slots = part.slots
         if evaluation:
             slots[EVALUATION] += self.wait + self.trail + self.ungraded + self.between + self.after

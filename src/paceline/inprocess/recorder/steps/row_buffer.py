@@ -1,7 +1,7 @@
-"""Which rows wait for the device? Those of the last steps: for the device's times and for a loss on its way over.
+"""A buffer of step rows that wait for the device's times, and for losses that are being copied to the host.
 
-A row is written with the host's times when the device has not come so far in time: at most 64 rows, and no row longer
-than half a second or four steps, wait.
+If the device is too far behind, a row is written with the host's times: at most 64 rows wait, and each waits at most
+half a second or four steps, whichever is longer.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _STEPS_TO_WAIT = 4
 
 
 class Written(NamedTuple):
-    """A row as it goes to disk."""
+    """A row to be written to disk."""
 
-    step: int  # its number
+    step: int  # number of the step
     row: StepRow
     flags: int
     loss: float
@@ -34,26 +34,26 @@ class _Held:
     def __init__(self, written: Written, due_s: float) -> None:
         self.written = written
         self.due_s = due_s
-        self.matched = False  # the device has come to the end of this step
+        self.matched = False  # whether the device has finished this step
         self.slots: tuple[int, ...] | None = None
 
 
 class HeldRows:
-    """Rows in order, each waiting for the device's row of the same number."""
+    """A queue of rows. Each row waits for the device's row with the same number."""
 
     def __init__(self, write: Callable[[Written], None]) -> None:
         self._write = write
         self._rows: deque[_Held] = deque()
-        self._first = 0  # number of the oldest row that is held
-        self._matched = 0  # rows that the device has come to the end of
+        self._first = 0  # number of the oldest row in the queue
+        self._matched = 0  # number of rows that the device has finished
 
     def hold(self, written: Written, now_s: float) -> None:
-        """Take a row that the host has finished."""
+        """Add a row that the host's state machine has finished."""
         wait_s = max(_LEAST_WAIT_S, _STEPS_TO_WAIT * written.row.wall_ns / 1e9)
         self._rows.append(_Held(written, now_s + wait_s))
 
     def match(self, slots: tuple[int, ...] | None) -> None:
-        """Take the device's slots of its next step; None when it was not timed."""
+        """Store the device's slots of the next step, or None if the step was not timed."""
         place = self._matched - self._first
         self._matched += 1
         if 0 <= place < len(self._rows):
@@ -77,7 +77,7 @@ def _on_its_way(loss: Any) -> bool:
 
 
 def _completed(held: _Held) -> Written:
-    """Return the row with the device's times, if there are any, and its loss, if it has arrived."""
+    """Return the row with the device's times if there are any, and with its loss if it has arrived."""
     row, flags, loss = held.written.row, held.written.flags, held.written.row.loss
     if hasattr(loss, "arrived"):
         loss = loss.value() if loss.arrived() else None
@@ -90,7 +90,7 @@ def _completed(held: _Held) -> Written:
 
 
 def scaled(slots: tuple[int, ...], wall_ns: int) -> tuple[int, ...]:
-    """Return the slots in the same proportions, in whole ns that add up to the wall time."""
+    """Scale the slots to whole ns that add up to the wall time."""
     total = sum(slots)
     found = [slot * wall_ns // total for slot in slots]
     found[found.index(max(found))] += wall_ns - sum(found)

@@ -1,4 +1,4 @@
-"""How is a step row packed? From the automaton's nanoseconds to the 32-bit floats on disk."""
+"""Pack a step row: from nanoseconds of the state machine to 32-bit floats on disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _NAN = float("nan")
 
 
 def pack_step(index: int, row: StepRow, flags: int, loss: float, device_bytes: float) -> bytes:
-    """Pack one row; counts that do not fit saturate."""
+    """Pack one row. Counts that are too large are clamped."""
     return STEP.pack(
         index & 0xFFFFFFFF,
         flags & _U16,
@@ -30,7 +30,7 @@ def pack_step(index: int, row: StepRow, flags: int, loss: float, device_bytes: f
 
 
 def as_f32(value: float) -> float:
-    """Clamp to what a 32-bit float holds; beyond it is infinity."""
+    """Clamp a value to the range of a 32-bit float; larger values become infinite."""
     if value != value or abs(value) <= 3.4e38:
         return value
     return float("inf") if value > 0 else float("-inf")

@@ -1,21 +1,21 @@
-"""Which phase does each moment of a step belong to? A pure state machine from moments to step rows.
+"""The step state machine: it converts the program's events into step rows with the time in each phase.
 
-The training thread's moments nest: a forward inside an optimizer's closure is forward time, not optimizer
-time. Time under no open phase is *idle* of the host program; where it falls says what it may be:
+Events of the training thread nest: a forward inside an optimizer's closure is forward time, not optimizer time. Time
+without an open phase is *idle* time of the host program; its position decides the slot:
 
     step end ──gap──> fetch ──gap──> forward ──mid──> backward ──other──> optimizer ──> step end
 
-What a fetch was for is known only once its batch is used: a forward without gradients makes it evaluation,
-a forward with gradients makes it training data. So fetches and gradient-free forwards are kept *pending*
-until the next telling moment (`_settle`).
+The purpose of a fetch is known only when its batch is used: a forward without gradients makes it evaluation, a forward
+with gradients makes it training data. Fetches and gradient-free forwards are therefore *pending* until a later event
+decides (`_settle`).
 
-A step ends with the last optimizer of a cycle. Which one that is, is learned: when an optimizer steps for
-the second time, the one that stepped before it closed the cycle (a GAN has two). A program that builds no
-optimizer object ends a step with each backward. Where an optimizer steps unseen (compiled), changed parameters
-(`updates.UnseenUpdates`) tell that a step ended with the backward before.
+A step ends with the last optimizer of a cycle. The state machine learns which optimizer this is: when one steps for the
+second time, the optimizer before it was the last of the cycle (a GAN has two). In a program without optimizer objects,
+each backward ends a step. If optimizer steps are invisible (compiled), changed parameters (`updates.UnseenUpdates`)
+show that a step ended with the previous backward.
 
-A forward with gradients may be an evaluation whose author forgot ``no_grad``: what is counted from it on is kept
-apart (`PossibleEvaluation`) until a backward, an update or the end of a loader's pass decides.
+A forward with gradients may be an evaluation whose author forgot ``no_grad``. Counts from this forward on are stored
+separately (`PossibleEvaluation`) until a backward, an update or the end of a pass over a loader decides.
 """
 
 from __future__ import annotations
@@ -49,41 +49,41 @@ from paceline.record.layout import FLAG_BY_BACKWARD, FLAG_FRESH, FLAG_TAIL, SLOT
 __all__ = ["Automaton", "Forward", "LoaderUse", "StepRow"]
 
 _UNKNOWN = {FETCHING: "data_wait", UNGRADED: "evaluation", STEPPING: "optimizer"}
-_PATIENCE = 4096  # backward passes without an optimizer step, after which updates are taken to be made by hand
-_MOST_AHEAD = 2  # batches fetched ahead of their use that are kept count of
+_PATIENCE = 4096  # backward passes without an optimizer step, after which updates are assumed to be made by hand
+_MOST_AHEAD = 2  # upper limit of the count of batches fetched ahead of their use
 _BEGINNERS = frozenset((g.ITER, g.FETCH, g.FORWARD, g.BACKWARD))
 _PLAIN = {g.COMMUNICATION: COMMUNICATION, g.SAVE: CHECKPOINT, g.TRANSFER: TRANSFER, g.TIDY: OPTIMIZER}
 
 
 class Forward(NamedTuple):
-    """What is known when an outermost forward begins."""
+    """The details of the start of an outermost forward."""
 
     graded: bool  # gradients are recorded
     training: bool  # the module is in training mode
     module: int  # id of the module
     samples: float | None  # leading dimension of the first tensor
-    fresh: bool  # the first tensor is not the one of the forward before
+    fresh: bool  # the first tensor differs from that of the previous forward
     synced: bool  # its backward will reduce gradients over ranks
-    frames: Any = None  # the stack, when it was wanted
+    frames: Any = None  # the stack, if it was requested
 
 
 class Automaton(TimeBooking):
-    """Moments in, step rows out. Feed it in order of time; it reads no clock and touches nothing."""
+    """Converts events into step rows. Events must be in time order. It reads no clock and has no other side effects."""
 
     def __init__(self, on_row: Callable[[StepRow], None]) -> None:
         super().__init__()
         self._on_row = on_row
-        self._held: Part | None = None  # from the step's begin to the last optimizer step
+        self._held: Part | None = None  # from the start of the step to the last optimizer step
         self._held_end = 0
-        self._seen: set[int] = set()  # optimizers that stepped in the open step
-        self.last_optimizer: int | None = None  # that was seen to step
+        self._seen: set[int] = set()  # optimizers that stepped in the current step
+        self.last_optimizer: int | None = None  # the last optimizer with a visible step
         self._closer: int | None = None
         self.optimizers = 0
-        self._stepped = False  # an optimizer was seen to step after a backward
-        self._unseen = False  # parameters were updated while no optimizer was seen to step
-        self._ahead = 0  # batches that were fetched but not used yet
+        self._stepped = False  # an optimizer step after a backward was visible
+        self._unseen = False  # parameters were updated without a visible optimizer step
+        self._ahead = 0  # fetched batches that were not used yet
         self._trained: set[int] = set()
-        self.rollouts: set[int] = set()  # modules whose output makes their next input: an environment answers
+        self.rollouts: set[int] = set()  # modules whose next input depends on their output, through an environment
         self.ungraded_forwards = 0
         self._fetch_begun = 0
         self._handlers: dict[int, Callable[[g.Moment], None]] = {
@@ -107,7 +107,7 @@ class Automaton(TimeBooking):
     # -- the public face -----------------------------------------------------------------------------
 
     def feed(self, moment: g.Moment) -> None:
-        """Take one moment. What comes before the first batch, forward or backward is start-up."""
+        """Process one event. Events before the first batch, forward or backward belong to start-up."""
         code = moment[1]
         if code != g.MADE_OPTIMIZER:
             if self._mark is None and code not in _BEGINNERS:
@@ -117,14 +117,14 @@ class Automaton(TimeBooking):
         self._handlers[code](moment)
 
     def _before_all(self, moment: g.Moment) -> None:
-        """Only that an optimizer is open matters already: the first forward may come in its closure."""
+        """Process an early event: only open optimizers matter, because the first forward may be in a closure."""
         if moment[1] == g.OPTIMIZER:
             self._optimizer_begin(moment)
         elif moment[1] == g.OPTIMIZER + 1:
             self._leave_optimizer(moment[2])
 
     def finish(self, now_ns: int) -> None:
-        """The program ends: hand out the open step, then what came after it as a tail."""
+        """Emit the open step and then a tail row with the time after it, at the end of the program."""
         if self._mark is None:
             return
         self._advance(now_ns)
@@ -137,7 +137,7 @@ class Automaton(TimeBooking):
 
     @property
     def slot(self) -> str:
-        """The name of the slot in which the training thread is now, for the stack sampler."""
+        """The name of the training thread's current slot, for the stack sampler."""
         if self._mark is None:
             return "startup"
         if self._possible is not None and self._possible.is_likely:
@@ -188,7 +188,7 @@ class Automaton(TimeBooking):
             pending.add_fetch(Fetch(loader, samples_of(samples), moment[0] - self._fetch_begun, cpu))
         if pending.fetches:
             pending.wait += wait
-        else:  # a loader's end, which stops its workers: it belongs to what that loader fed
+        else:  # the end of a loader, which stops its workers, belongs to the phase of the loader's batches
             self._cur.slots[EVALUATION if pending.last_was_evaluation else DATA_WAIT] += wait
         if loader < 0:
             self._end_pass()
@@ -267,7 +267,7 @@ class Automaton(TimeBooking):
         self._emit(self._mark or 0)
 
     def _updated(self, moment: g.Moment) -> None:
-        """Parameters have changed and no optimizer was seen to step: a step ended with the last backward."""
+        """End a step with the last backward: parameters have changed without a visible optimizer step."""
         if self._steppers or not self._without_step:
             return
         self._unseen = True
@@ -286,13 +286,13 @@ class Automaton(TimeBooking):
     def _optimizer_begin(self, moment: g.Moment) -> None:
         self._decide(evaluation=False)
         self.optimizers = max(self.optimizers, 1)
-        self._leave_optimizer(moment[2])  # an exception may have cut it before
+        self._leave_optimizer(moment[2])  # an exception may have interrupted its previous step
         self._steppers.append((moment[2], len(self._open)))
-        # A closure runs forward and backward inside: until they have run, idle time is theirs.
+        # A closure contains forward and backward: until they have run, idle time belongs to them.
         self._open.append(OPTIMIZER if self._stage == OTHER else STEPPING)
 
     def _leave_optimizer(self, optimizer: int) -> None:
-        """Close an optimizer's phase, if it is open, with what was left open inside."""
+        """Close an optimizer's phase if it is open, with all phases inside it."""
         for place, (stepper, depth) in enumerate(self._steppers):
             if stepper == optimizer:
                 del self._steppers[place:], self._open[depth:]
@@ -317,7 +317,7 @@ class Automaton(TimeBooking):
             self._emit(self._held_end)
 
     def _hold(self) -> Part:
-        """Append what was counted since the last optimizer step to the open step; return that."""
+        """Append the counts since the last optimizer step to the open step, and return the open step."""
         self._decide(evaluation=False)
         if self._stepping:
             self._book_stepping(OPTIMIZER)

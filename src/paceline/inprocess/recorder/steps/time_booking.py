@@ -1,4 +1,4 @@
-"""Assign the time of a step to phases. Time whose phase is not known yet is kept until a later event decides it."""
+"""Assign the time of a step to phases. Time whose phase is not known yet is stored until a later event decides it."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from paceline.inprocess.recorder.steps.possible_evaluation import PossibleEvalua
 # Open phases whose slot is not known yet.
 FETCHING = -1
 UNGRADED = -2  # a gradient-free forward
-STEPPING = -3  # an optimizer, before it is known whether it runs a closure
+STEPPING = -3  # an optimizer, until it is known whether it runs a closure
 
 
 class TimeBooking:
-    """The open phases, and what has been counted since the last optimizer step."""
+    """The open phases, and the counts since the last optimizer step."""
 
     def __init__(self) -> None:
         self._mark: int | None = None
-        self._begun_ns = 0  # when the open step began
-        self.first_ns: int | None = None  # the first moment of all
+        self._begun_ns = 0  # start of the open step
+        self.first_ns: int | None = None  # time of the first event
         self._open: list[int] = []  # slots of the open phases
         self._cur = Part()  # since the last optimizer step
-        self._stage = GAP  # what idle time is now: GAP, MID or OTHER
-        self._steppers: list[tuple[int, int]] = []  # open optimizers, and where in _open they stand
-        self._stepping = 0  # time in an optimizer that may turn out to run a closure
+        self._stage = GAP  # slot of idle time: GAP, MID or OTHER
+        self._steppers: list[tuple[int, int]] = []  # open optimizers and their positions in _open
+        self._stepping = 0  # time in an optimizer that may run a closure
         self._without_step = 0
-        self._at_backward: tuple[int, list[int]] | None = None  # the end of the last backward, and the slots then
+        self._at_backward: tuple[int, list[int]] | None = None  # end of the last backward, and the slots at that time
         self._reducing: set[int] = set()  # modules whose gradients the next backward reduces
         self._last_samples: float | None = None
         self._used_in_part = False
         self._in_training_mode: set[int] = set()  # modules that were trained in training mode
         self._possible: PossibleEvaluation | None = None
         self.loaders: dict[int, LoaderUse] = {}
-        self._phase_before = 0  # in the slot of the open forward or backward, when it began
+        self._phase_before = 0  # time in the slot of the open forward or backward before it started
         self._fetching = 0  # time in the open fetch
         self._pending = Pending()
 
@@ -45,7 +45,7 @@ class TimeBooking:
         if self._mark is None:
             self._mark = self._begun_ns = self.first_ns = now
         passed = now - self._mark
-        if passed <= 0:  # moments of two threads may be noted out of order
+        if passed <= 0:  # events of two threads may be out of order
             return
         self._mark = now
         top = self._open[-1] if self._open else None
@@ -62,7 +62,7 @@ class TimeBooking:
             self._stepping += passed
 
     def _close(self, *kinds: int) -> int | None:
-        """Close the innermost open phase of these kinds, with what was left open inside; None: there is none."""
+        """Close the innermost open phase of these kinds, with all phases inside it; None if there is none."""
         open_ = self._open
         if open_ and open_[-1] in kinds:
             return open_.pop()
@@ -74,7 +74,7 @@ class TimeBooking:
         return None
 
     def _settle(self, *, evaluation: bool) -> None:
-        """Book what is pending: as evaluation, or as the beginning of training on a batch."""
+        """Assign the pending time, as evaluation or as the start of training on a batch."""
         pending = self._pending
         if self._fetching:
             pending.wait += self._fetching
@@ -84,7 +84,7 @@ class TimeBooking:
             pending.settle(self._cur, self._stage, uses, evaluation=evaluation)
 
     def _decide(self, *, evaluation: bool) -> None:
-        """Book forward passes that may have been an evaluation, with all that came since the first of them."""
+        """Assign the forward passes that may be an evaluation, with all counts since the first of them."""
         possible, self._possible = self._possible, None
         if possible is None:
             return
@@ -104,7 +104,7 @@ class TimeBooking:
         return not (self._open or self._fetching or self._stepping or pending.expecting or pending.wait)
 
     def _end_pass(self) -> None:
-        """A loader has no more batches, or another pass begins."""
+        """End a pass: a loader has no more batches, or another pass starts."""
         if self._possible is not None and not self._possible.by_mode and not self._possible.over:
             self._possible.over = True
             self._close_batch()
@@ -115,7 +115,7 @@ class TimeBooking:
             self._cur, self._at_backward = Part(), None
 
     def _suspect(self, module: int, training: bool) -> None:
-        """Before a forward with gradients is booked: does it end an evaluation, or may it belong to one?"""
+        """Before a forward with gradients is booked, check whether it ends an evaluation or may belong to one."""
         fetches = self._pending.fetches
         loader = fetches[-1].loader if fetches else None
         if self._possible is not None and self._possible.is_ended_by(module, training, loader):
@@ -128,11 +128,11 @@ class TimeBooking:
             self._possible.add_forward(module, loader)
 
     def _blocked(self, slot: int, cpu: int) -> int:
-        """Return the time off the CPU in the phase that ends now, without that in phases inside it (collectives)."""
+        """Return the off-CPU time in the phase that ends now, without the phases inside it (collectives)."""
         return max(0, self._cur.slots[slot] - self._phase_before - cpu)
 
     def _set_stage(self, stage: int) -> None:
-        """Say what idle time is from now on; inside an optimizer's closure, after a backward, it is the optimizer's."""
+        """Set the slot of idle time. In an optimizer's closure, time after a backward belongs to the optimizer."""
         self._stage = stage
         if self._steppers and self._steppers[-1][1] < len(self._open):
             self._open[self._steppers[-1][1]] = OPTIMIZER if stage == OTHER else stage

@@ -1,7 +1,7 @@
-"""At which step does a program begin to train a model of another size? Told by its optimizers.
+"""Record the step at which a program starts to train another model, identified by its optimizer.
 
-A program may train several models one after the other. Their steps take different times for a good reason, so a reader
-must not compare them. Models are told apart by the class, the tensors and the parameters of the optimizer that steps.
+A program may train several models one after the other. Their step times differ for a good reason, so a reader must not
+compare them. Models are distinguished by the optimizer that steps: its class and its numbers of tensors and parameters.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-_MOST = 64  # models that are told; a program with more trains one for each client or trial
+_MOST = 64  # limit of recorded models; a program with more trains one for each client or trial
 
 Note = Callable[..., None]
 
 
 class TrainedModels:
-    """Notes the first step of each optimizer that is unlike those before it."""
+    """Writes a note at the first step of each optimizer that differs from the earlier ones."""
 
     def __init__(self, note: Note, described: Mapping[int, Mapping[str, Any]]) -> None:
         self._note = note
@@ -24,7 +24,7 @@ class TrainedModels:
         self._seen: set[tuple[Any, ...]] = set()
 
     def stepped(self, optimizer: int | None, step: int) -> None:
-        """An optimizer, by its id, ended this step; None: no optimizer was seen to."""
+        """Record the optimizer (by its id) that ended this step; None if no optimizer step was visible."""
         if optimizer is None or optimizer == self._last:
             return
         self._last = optimizer

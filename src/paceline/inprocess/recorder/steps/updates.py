@@ -1,8 +1,8 @@
 """Detect parameter updates without an optimizer, by the version counters of the parameters.
 
-Every in-place change of a tensor raises its version (``Tensor._version``). Where an optimizer steps unseen, as a
-compiled one does, this is what tells an update from one more backward pass. Parameters are looked at only where an
-update is in doubt: before an optimizer was first seen to step, and after several backward passes without a step.
+Every in-place change of a tensor increments its version (``Tensor._version``). If an optimizer's step is invisible, as
+for a compiled optimizer, the versions distinguish an update from another backward pass. Parameters are checked only if
+an update is in doubt: before the first visible optimizer step, and after several backward passes without a step.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import Any
 
 from paceline.inprocess.recorder.probe_state import FEW_BACKWARDS, UPDATED, gate
 
-_MOST_PARAMETERS = 16  # of an optimizer, evenly spaced, that are looked at
+_MOST_PARAMETERS = 16  # checked parameters per optimizer, evenly spaced
 
 
 class UnseenUpdates:
-    """Version counters of some parameters of each optimizer, as they were last seen."""
+    """Version counters of some parameters of each optimizer at the last check."""
 
     def __init__(self, torch: Any) -> None:
         self._unheard = torch._C.DisableTorchFunction
-        self._optimizers: list[Any] = []  # weakly
-        self._parameters: list[Any] = []  # weakly
+        self._optimizers: list[Any] = []  # weak references
+        self._parameters: list[Any] = []  # weak references
         self._versions: list[int] | None = None
         self._stepped = False
 
     def add(self, optimizer: Any) -> None:
-        """Watch the parameters of an optimizer."""
+        """Check the parameters of this optimizer from now on."""
         self._optimizers = [one for one in self._optimizers if one() is not None] + [weakref.ref(optimizer)]
         self._versions = None
 
     def stepped(self) -> None:
-        """An optimizer was seen to step."""
+        """Record a visible optimizer step."""
         self._stepped |= gate.unstepped > 0
         gate.unstepped = 0
         self._versions = None
 
     def look(self) -> None:
-        """Note an update if parameters have changed since the last look."""
+        """Record an update if parameters have changed since the last check."""
         if not self._optimizers or not gate.unstepped or (self._stepped and gate.unstepped <= FEW_BACKWARDS):
             return
         versions = self._read()
@@ -67,5 +67,5 @@ class UnseenUpdates:
 def _version(parameter: Any) -> int:
     try:
         return int(parameter._version)
-    except RuntimeError:  # an inference tensor counts no versions
+    except RuntimeError:  # inference tensors have no version counter
         return 0

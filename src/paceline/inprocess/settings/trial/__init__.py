@@ -1,1 +1,1 @@
-"""What a trial asks of the program besides a recipe: step control, checksums, fixed random draws."""
+"""Patches that a trial needs besides the recipe: step control, checksums, fixed random draws."""

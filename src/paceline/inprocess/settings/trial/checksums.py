@@ -1,4 +1,4 @@
-"""What did the program compute? Checksums of what models are fed, losses, and in the end parameters and buffers."""
+"""Record checksums of model inputs, losses, and the final parameters and buffers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FOLDER = "witness"  # in the run's folder
 
 
 def patch(torch: Any, _: str = "") -> None:
-    """Begin to take notes for this process."""
+    """Start to record checksums in this process."""
     notes = _Notes(torch)
     outermost_forward.around(torch, notes.fed)
     outermost_forward.around(torch, notes.first.around)
@@ -29,7 +29,7 @@ def patch(torch: Any, _: str = "") -> None:
 
 
 class _Notes:
-    """What one process computed."""
+    """The checksums of one process."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -40,28 +40,28 @@ class _Notes:
         self.first = FirstGradients(torch)
 
     def fed(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Note what a model is fed."""
+        """Record the inputs of a forward."""
         if self._torch.is_grad_enabled():
             self._fed.append(digest([args, kwargs]))
         return forward(*args, **kwargs)
 
     def backward(self, loss: Any) -> None:
-        """Note a loss."""
+        """Record a loss."""
         if isinstance(loss, self._torch.Tensor) and loss.numel() == 1:
             self._losses.append(float(loss.detach()))
 
     def step(self, optimizer: Any) -> None:
-        """Note that parameters were updated."""
+        """Record a parameter update."""
         self._steps += 1
         self._optimizers[id(optimizer)] = optimizer
 
     def found(self) -> dict[str, Any] | None:
-        """Return all of it; None of a process that trained nothing."""
+        """Return all records, or None for a process that trained nothing."""
         if not self._steps and not self._fed:
             return None
         groups = [g for optimizer in self._optimizers.values() for g in optimizer.param_groups]
         parameters = [p for group in groups for p in group["params"]]
-        modules = [m for m in gc.get_objects() if issubclass(type(m), self._torch.nn.Module)]  # asks none of them
+        modules = [m for m in gc.get_objects() if issubclass(type(m), self._torch.nn.Module)]  # runs no user code
         buffers = list({id(b): b for m in modules for b in m._buffers.values() if b is not None}.values())
         return {
             "fed": self._fed,

@@ -1,7 +1,7 @@
-"""The gradients of the first optimizer steps, and the options of the optimizers: what a `numeric` change must keep.
+"""Record the gradients of the first optimizer steps, and the optimizers' options; a `numeric` change must keep both.
 
-Of each parameter, up to 512 elements at equal distances are written. So that gradients can be compared between number
-formats, dropout draws its mask in float32 whatever the format of its input, and compiled code draws as eager code does.
+For each parameter, up to 512 evenly spaced elements are recorded. To make gradients comparable between number formats,
+dropout draws its mask in float32 for any input format, and compiled code draws as eager code does.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-FIXED = "PACELINE_FIXED_DROPOUT"  # set where gradients of different number formats are compared
-_STEPS = 4  # in the first ones, a loss scale that is too large may skip the update
-_ELEMENTS = 512  # of a parameter
+FIXED = "PACELINE_FIXED_DROPOUT"  # set if gradients of different number formats are compared
+_STEPS = 4  # several, because a loss scale that is too large may skip the first updates
+_ELEMENTS = 512  # per parameter
 _PLAIN = (int, float, bool, str, type(None), tuple, list)
 _MEANS_NOTHING = ("params", "lr", "initial_lr", "fused", "foreach", "capturable", "differentiable", "param_names")
 
 
 class FirstGradients:
-    """Takes notes on one process's first steps."""
+    """Records the first steps of one process."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._steps: list[list[float]] = []
-        self._first: int | None = None  # id of the optimizer that steps first
+        self._first: int | None = None  # id of the first optimizer that steps
         self.options: list[str] = []
-        self.draws = False  # whether a forward pass in training has drawn random numbers
+        self.draws = False  # whether a forward in training drew random numbers
 
     def before_step(self, optimizer: Any) -> None:
-        """Note the gradients before a step of the first optimizer."""
+        """Record the gradients before a step of the first optimizer."""
         if self._first is None:
             self._first = id(optimizer)
         if id(optimizer) == self._first and len(self._steps) < _STEPS:
@@ -35,7 +35,7 @@ class FirstGradients:
             self._steps.append([value for p in parameters for value in self._sampled(p.grad)])
 
     def around(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Note whether a forward pass in training draws random numbers."""
+        """Record whether a forward in training draws random numbers."""
         if self.draws or not (module.training and self._torch.is_grad_enabled()):
             return forward(*args, **kwargs)
         before = self._states()
@@ -44,7 +44,7 @@ class FirstGradients:
         return result
 
     def steps(self) -> list[list[str]]:
-        """Return the elements of each step, as hexadecimal numbers."""
+        """Return the recorded elements of each step as hexadecimal numbers."""
         return [[value.hex() for value in step] for step in self._steps]
 
     def _states(self) -> list[bytes]:
@@ -68,7 +68,7 @@ class FirstGradients:
 
 
 def options_of(optimizers: list[Any]) -> list[str]:
-    """Return the options of optimizers that are part of the algorithm, such as the weight decay, in words."""
+    """Return the options that are part of the algorithm, such as weight decay, as one string per parameter group."""
     return [
         f"{type(optimizer).__name__} {sorted((k, v) for k, v in group.items() if _is_option(k, v))}"
         for optimizer in optimizers

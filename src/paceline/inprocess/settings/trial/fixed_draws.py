@@ -1,12 +1,12 @@
-"""Fixed random draws: each batch draws the same random numbers, whichever process makes it.
+"""Fixed random draws: each batch draws the same random numbers, independent of the process that loads it.
 
-Used by the proof of a ``resampled`` change. Before a batch is made, Python's, numpy's and torch's global generators
-are seeded from the batch's indices and the seed of the trial. After it, the training process gets its generator states
-back, so that the model's own draws (dropout, shuffling) do not depend on where batches are made. With the draws fixed,
-a program with and without worker processes must compute the same numbers to the last bit.
+The equivalence check of a ``resampled`` change uses them. Before a batch is loaded, Python's, NumPy's and torch's
+global generators are seeded from the batch's indices and the trial's seed. After it, the generators of the training
+process are restored, so that the model's own draws (dropout, shuffling) do not depend on where batches are loaded. With
+fixed draws, a program must compute bitwise the same numbers with and without worker processes.
 
 Each worker also records a checksum of its generator states before the first batch. Two workers with equal states would
-draw the same numbers for different samples, which is another distribution.
+draw the same numbers for different samples, which changes the distribution.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from paceline.inprocess.settings.digest import digest
 from paceline.inprocess.settings.seeds import SEED, save_states
 from paceline.inprocess.settings.threads import beside_training
 
-FIXED = "PACELINE_FIXED_DRAWS"  # set when the random draws of samples are to be fixed
+FIXED = "PACELINE_FIXED_DRAWS"  # set if the random draws of samples are fixed
 FOLDER = "draws"  # in the run's folder: one file for each worker
 _NUMPY_SEEDS = 1 << 32
 
 
 def patch(torch: Any) -> None:
-    """Fix the draws of both kinds of torch's dataset fetchers."""
+    """Fix the draws in both of torch's dataset fetchers."""
     from torch.utils.data._utils import fetch
 
     _fix(torch, fetch._MapDatasetFetcher, lambda fetcher, index: index)
@@ -38,7 +38,7 @@ def patch(torch: Any) -> None:
 
 
 def _fix(torch: Any, fetcher: Any, named: Callable[[Any, Any], Any]) -> None:
-    """Seed the generators before each batch of a fetcher, from what `named` returns for the fetcher and the indices."""
+    """Seed the generators before each batch of a fetcher, from the result of `named` for fetcher and indices."""
     original = fetcher.fetch
 
     @functools.wraps(original)
@@ -60,7 +60,7 @@ def _fix(torch: Any, fetcher: Any, named: Callable[[Any, Any], Any]) -> None:
 
 
 def _batches_before(fetcher: Any, _: Any) -> int:
-    """Return how many batches a stream's fetcher has made: the indices of a stream are always the same."""
+    """Return the number of batches that a stream's fetcher has loaded, because a stream has no meaningful indices."""
     count: int = getattr(fetcher, "_paceline_fetched", 0)
     fetcher._paceline_fetched = count + 1
     return count
@@ -75,7 +75,7 @@ def _seed(torch: Any, seed: int) -> None:
 
 @functools.cache
 def _record_states(torch: Any, worker: int) -> None:
-    """Record, once in each worker, in which states its generators were before its first batch."""
+    """Record the states of a worker's generators before its first batch, once per worker."""
     numpy = sys.modules.get("numpy")
     states = [digest(random.getstate()), digest(torch.get_rng_state())]
     states += [digest(numpy.random.get_state()[1].tolist())] if numpy else []

@@ -1,7 +1,7 @@
-"""How noisy are gradients? Their squared length at each step, and that of their mean over some steps in a row.
+"""Measure gradient noise: the squared norm of each step's gradient, and of the mean gradient of several steps in a row.
 
-Written for `tune.batch`, which says what follows from it. Between steps that lie close together parameters hardly
-move, so the mean of k gradients of B samples stands for one gradient of k B samples.
+`tune.search.batch_size` evaluates these numbers. Parameters hardly change within a few steps, so the mean of k
+gradients of B samples approximates one gradient of k B samples.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from typing import Any
 
 from paceline.inprocess.settings.trial import process_notes
 
-NOISE = "PACELINE_NOISE"  # set when gradients are to be measured
+NOISE = "PACELINE_NOISE"  # set if gradients are to be measured
 FOLDER = "noise"  # in the run's folder
-WINDOW = 4  # steps in a row
+WINDOW = 4  # consecutive steps
 
 
 def patch(torch: Any) -> None:
-    """Begin to measure the gradients of the optimizer that steps first."""
+    """Measure the gradients of the first optimizer that steps."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     notes = _Notes()
@@ -25,7 +25,7 @@ def patch(torch: Any) -> None:
 
 
 class _Notes:
-    """The gradients of one process, window by window."""
+    """The gradient norms of one process, per window."""
 
     def __init__(self) -> None:
         self._optimizers: list[int] = []
@@ -34,7 +34,7 @@ class _Notes:
         self._windows: list[tuple[float, float]] = []
 
     def step(self, optimizer: Any) -> None:
-        """Add the gradients of one step to the window."""
+        """Add the gradients of one step to the current window."""
         if id(optimizer) not in self._optimizers:
             self._optimizers.append(id(optimizer))
         if id(optimizer) != self._optimizers[0]:
@@ -55,7 +55,7 @@ class _Notes:
         return float(sum(float(t.float().pow(2).sum()) for t in tensors))
 
     def found(self) -> dict[str, Any] | None:
-        """Return all windows; None of a process that trained nothing."""
+        """Return all windows, or None for a process that trained nothing."""
         if not self._optimizers:
             return None
         return {"windows": self._windows, "optimizers": len(self._optimizers)}

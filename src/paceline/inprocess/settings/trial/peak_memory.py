@@ -1,17 +1,17 @@
-"""Memory of this process: the most that it needed since it was last asked, and what its GPUs have left."""
+"""The peak memory of this process since the last reset, and the free memory of its GPUs."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from typing import Any
 
-_FORGET_PEAK = b"5"  # man 5 proc_pid_clear_refs: the peak of the resident size begins anew
+_FORGET_PEAK = b"5"  # man 5 proc_pid_clear_refs: reset the peak of the resident size
 
 
 def begin(torch: Any) -> None:
-    """Begin to look for the largest need."""
+    """Reset the peak."""
     if torch.cuda.is_initialized():
-        with suppress(RuntimeError):  # an allocator that the program brings may keep no statistics
+        with suppress(RuntimeError):  # a custom allocator may have no statistics
             for device in range(torch.cuda.device_count()):
                 torch.cuda.reset_peak_memory_stats(device)
         return
@@ -20,7 +20,7 @@ def begin(torch: Any) -> None:
 
 
 def needed_bytes(torch: Any) -> float | None:
-    """Return the most bytes that were needed since then: of GPUs the sum of their peaks; None where nothing tells."""
+    """Return the peak in bytes since the reset (the sum over GPUs), or None if the system does not report it."""
     if torch.cuda.is_initialized():
         try:
             return float(sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count()))))
@@ -35,9 +35,9 @@ def needed_bytes(torch: Any) -> float | None:
 
 
 def used_gpus(torch: Any) -> list[int]:
-    """Return the GPUs that this process has a context on; none while a graph is captured.
+    """Return the GPUs on which this process has a CUDA context; empty while a graph is captured.
 
-    A GPU without a context of this process is not given one.
+    The call does not create a context on any GPU.
     """
     cuda = torch.cuda
     if not cuda.is_initialized() or cuda.is_current_stream_capturing():
@@ -47,11 +47,11 @@ def used_gpus(torch: Any) -> list[int]:
 
 
 def gpu_memory(torch: Any) -> list[tuple[str, int, int]]:
-    """Return the UUID, the free bytes and all bytes of each GPU that this process uses."""
+    """Return (UUID, free bytes, total bytes) of each GPU that this process uses."""
     try:
         return [
             (str(torch.cuda.get_device_properties(index).uuid), *torch.cuda.mem_get_info(index))
             for index in used_gpus(torch)
         ]
-    except Exception:  # a torch, a device or a driver that does not tell: the room is taken to be unknown
+    except Exception:  # torch, a device or a driver does not report memory: the free memory is unknown
         return []

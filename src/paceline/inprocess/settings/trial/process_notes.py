@@ -1,7 +1,7 @@
-"""What does a process of a trial tell when it ends? One JSON file for each that took notes, in a folder of the run.
+"""Notes that a process of a trial writes at its end: one JSON file per process and kind, in a folder of the run.
 
-Written when the conductor ends the trial, or when the program comes to its own end; not by forked children, nor by who
-has nothing to tell: a launcher such as torchrun imports torch too, and is no rank.
+They are written when the controller ends the trial, or at the program's own end. Forked children and processes without
+notes write no file: a launcher such as torchrun imports torch too, but is not a rank.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-Notes = Callable[[], dict[str, Any] | None]  # None: nothing was seen
+Notes = Callable[[], dict[str, Any] | None]  # None: nothing was recorded
 
 _waiting: list[tuple[int, str, Notes]] = []
 
 
 def at_end(folder: str, notes: Notes) -> None:
-    """Have what a function returns at the end written to a folder of the run."""
+    """Register a function whose result is written to a folder of the run at the end."""
     if not _waiting:
         atexit.register(write)
     _waiting.append((os.getpid(), folder, notes))
 
 
 def write() -> None:
-    """Write all that this process has to tell, once."""
+    """Write all notes of this process, once."""
     mine = [(folder, notes) for pid, folder, notes in _waiting if pid == os.getpid()]
     _waiting.clear()
     for folder, notes in mine:

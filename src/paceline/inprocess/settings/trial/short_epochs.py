@@ -1,7 +1,7 @@
-"""Short epochs: each loader ends an epoch after some batches, so that the equivalence check crosses the ends of epochs.
+"""Short epochs: end each epoch after some batches, so that the equivalence check includes the ends of epochs.
 
-What a program does between epochs (another epoch number for its dataset, an evaluation, other options) then happens
-within the first steps. The baseline is shortened in the same way.
+Actions between epochs (a new epoch number for the dataset, an evaluation, other options) then happen within the first
+steps. The baseline is shortened in the same way.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import functools
 from typing import Any
 from weakref import WeakKeyDictionary
 
-BATCHES = "PACELINE_EPOCH_BATCHES"  # batches of an epoch, where epochs are shortened
+BATCHES = "PACELINE_EPOCH_BATCHES"  # batches per epoch, if epochs are shortened
 
 
 def patch(torch: Any, batches: int) -> None:
-    """End each epoch of each loader after so many batches."""
+    """End each epoch of each loader after this number of batches."""
     from torch.utils.data import dataloader
 
     iterator_class = dataloader._BaseDataLoaderIter

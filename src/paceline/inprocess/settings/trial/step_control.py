@@ -1,11 +1,11 @@
-"""How does a trial go forward block by block? At the end of each block the training thread asks how far it may go.
+"""Step control: a trial runs in blocks of steps, and the training thread asks for the next block at the end of each.
 
-The conductor listens on a socket; lines of JSON. From here: ``{"pid", "rank", "world"}`` once, then at each stop
-``{"steps", "begun_ns", "ended_ns", "optimizers", "peak_bytes", "gpus", "from_queue", "queued"}``. From there:
-``{"steps": n}`` to go on for n optimizer steps, or ``{"end": true}``: the record is written to its end and no line of
-the program runs any more. A conductor that is gone ends the trial too.
+The controller listens on a socket; messages are JSON lines. This process sends ``{"pid", "rank", "world"}`` once, then
+at the end of each block ``{"steps", "begun_ns", "ended_ns", "optimizers", "peak_bytes", "gpus", "from_queue",
+"queued"}``. The controller sends ``{"steps": n}`` to continue for n optimizer steps, or ``{"end": true}``: the record
+is completed and the process exits without running more of the program. A lost connection ends the trial too.
 
-A block begins and ends with nothing left to do on the device: work that was only queued is not done.
+At the start and end of a block the device has finished all queued work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WAIT_S = 3600.0
 
 
 def patch(torch: Any, path: str) -> None:
-    """Stop at optimizer steps of the thread that trains; what has no optimizer is not conducted."""
+    """Stop at optimizer steps of the training thread. Programs without an optimizer cannot be controlled."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     ready_batches.patch()
@@ -42,7 +42,7 @@ def patch(torch: Any, path: str) -> None:
 
 
 class _Conducted:
-    """This process's part in a trial."""
+    """The step control in this process."""
 
     def __init__(self, torch: Any, path: str, pid: int) -> None:
         self._torch = torch
@@ -54,16 +54,16 @@ class _Conducted:
         self._begun_ns = time.perf_counter_ns()
         self._optimizers: set[int] = set()
         self._owner: int | None = None
-        self._queues: ready_batches.Queues | None = None  # as the block began
+        self._queues: ready_batches.Queues | None = None  # at the start of the block
 
     def owns(self, thread: int) -> bool:
-        """Say whether a thread is the one that trains: the first that makes a step, in whatever thread torch is."""
+        """Return whether a thread is the training thread: the first thread that makes a step."""
         if self._owner is None:
             self._owner = thread
         return thread == self._owner
 
     def step(self, optimizer: int) -> None:
-        """Count one optimizer step; at the end of a block wait for what comes next."""
+        """Count one optimizer step. At the end of a block, wait for the controller's answer."""
         if os.getpid() != self._pid:
             return  # a forked child
         if getattr(process.current_process(), "_inheriting", False):
@@ -114,7 +114,7 @@ class _Conducted:
         self._lines.flush()
 
     def _end(self) -> None:
-        """Leave, with the record whole: no line of the program runs after this one."""
+        """Complete the record and exit; no further line of the program runs."""
         from paceline.inprocess.recorder import start
         from paceline.inprocess.settings.trial import process_notes
 
@@ -122,12 +122,12 @@ class _Conducted:
             try:
                 write()
             except Exception:
-                traceback.print_exc()  # what is missing is told by who looks for it
+                traceback.print_exc()  # the reader of the notes reports missing files
         os._exit(0)
 
 
 def drain(torch: Any) -> None:
-    """Wait until every GPU that this process uses has done its work; not while a graph is captured."""
+    """Wait until every GPU that this process uses has finished its work; skipped while a graph is captured."""
     for index in peak_memory.used_gpus(torch):
         torch.cuda.synchronize(index)
 
@@ -139,6 +139,6 @@ def _flush() -> None:
 
 
 def _refuse() -> None:
-    """End a process that was spawned to serve the program and trains instead."""
+    """End a spawned helper process that trains by mistake."""
     os.write(2, b"paceline: a spawned process runs the whole script: it has no `if __name__ == '__main__':`\n")
     os._exit(1)
