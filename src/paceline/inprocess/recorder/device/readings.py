@@ -51,22 +51,36 @@ class CudaDevice:
         self._torch = torch
         self.events = CudaEvents(torch)
         self._used = False
+        self._tensors_on: int | None = None  # the device that holds tensors, while no event has been recorded
         self._bytes: tuple[float, float] = (0.0, _NAN)  # time until which the reading is valid, allocated bytes
         self._unread: str | None = None  # reason if memory is not read: a pluggable allocator has no statistics
 
     def _in_use(self) -> bool:
         """Whether the program has tensors on the device. Until then, the program is assumed to train on the CPU."""
-        if not self._used and self.events.index is not None:
+        if not self._used and self._device_index() is not None:
             reserved = self._asked(self._torch.cuda.memory_reserved)
             self._used = self._trained_there() if reserved is None else bool(reserved > 0)
         return self._used
+
+    def _device_index(self) -> int | None:
+        """Return the index of the device that events are on, or that holds tensors; None while neither is known."""
+        return self._tensors_on if self.events.index is None else self.events.index
+
+    def _find_tensors(self) -> None:
+        """Find the device that holds tensors: a short program may end before the first event is recorded."""
+        if self.events.index is None and self._tensors_on is None and self._unread is None and self.events.ready():
+            cuda = self._torch.cuda
+            self._tensors_on = next((n for n in range(cuda.device_count()) if self._has_memory_on(n)), None)
+
+    def _has_memory_on(self, index: int) -> bool:
+        return bool(self._asked(lambda _: self._torch.cuda.memory_reserved(index)))
 
     def _asked(self, question: Callable[[int | None], Any]) -> Any:
         """Return a statistic of the allocator; None after the first failure, without further calls."""
         if self._unread is not None:
             return None
         try:
-            return question(self.events.index)
+            return question(self._device_index())
         except Exception as error:
             self._unread = f"the allocator of the program keeps no statistics ({type(error).__name__}: {error})"[:300]
             return None
@@ -77,9 +91,10 @@ class CudaDevice:
 
     def describe(self) -> dict[str, Any]:
         """Return the entries of the meta file about the device."""
+        self._find_tensors()
         if not self._in_use():
             return {"device": "cpu", "device_name": None}
-        index = self.events.index
+        index = self._device_index()
         properties = self._torch.cuda.get_device_properties(index)
         return {
             "device": "cuda",
