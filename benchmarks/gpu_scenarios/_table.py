@@ -160,7 +160,7 @@ SCENARIOS: dict[str, Scenario] = {
         same=False,
         device=None,
         code=2,
-        says="no GPU is visible there, and 1 of 2 ranks have one",
+        says="no GPU is visible, but 1 of 2 ranks have one",
         variables={"GPUS": "1"},
     ),
     "engine: one device": _engine(ranks=0),
@@ -177,7 +177,7 @@ SCENARIOS: dict[str, Scenario] = {
         options=None,
         ranks=2,
         code=1,
-        says="no GPU is visible there, and 1 of 2 ranks have one",
+        says="no GPU is visible, but 1 of 2 ranks have one",
     ),
     "engine: random numbers": Scenario(program=("draws.py",), options=None, variables={"GPUS": "4", "NCCLFAKE": "1"}),
 }
