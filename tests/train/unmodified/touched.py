@@ -730,6 +730,17 @@ def new_heads_on_one_body():
     return found
 
 
+@case
+def moved_to_where_it_is():
+    """As at the end of a program that saves a model; torch cannot swap the weights of a split model."""
+    model = mlp()
+    found = fit(model)
+    model.cpu()
+    found += fit(model.to("cpu").float())
+    with torch.no_grad():
+        return [*found, model.cpu()(X[:8]).sum().item()]
+
+
 def main():
     names = sys.argv[1:] or list(CASES)
     for name in names:

@@ -44,12 +44,29 @@ def patch_class(spread: Spread, kind: Any) -> None:
                     "the format of split weights is changed (half(), double(), to(dtype)); change it before the first "
                     "call in training, convert a copy.deepcopy() of the model, or use dp in place of shard"
                 )
-        return convert(self, function, *args, **kwargs)
+        if _changes_nothing(spread.torch, self, function):
+            return self
+        try:
+            return convert(self, function, *args, **kwargs)
+        except RuntimeError as error:
+            if "swap" not in str(error):
+                raise
+        return spread.refuse(
+            "a model with split weights is moved to another device or memory; move a copy.deepcopy() of the model, or "
+            "use dp in place of shard"
+        )
 
     kind._apply = _apply
     kind.__deepcopy__ = _deep_copied
     # pickle refuses a reduction that names another class; `copy.copy` is in every Python that loads it
     kind.__reduce_ex__ = lambda self, protocol: (copy.copy, (copy.deepcopy(self),))
+
+
+def _changes_nothing(torch: Any, module: Any, function: Any) -> bool:
+    """Say whether a conversion leaves tensors like those of a module as they are, such as ``cpu()`` on a CPU."""
+    kinds = {(each.dtype, each.device) for each in (*module.parameters(), *module.buffers())}
+    probes = [torch.zeros(1, dtype=kind, device=device) for kind, device in kinds]
+    return all(function(probe) is probe and (probe.is_cuda or not probe.is_shared()) for probe in probes)
 
 
 def check_current(spread: Spread, module: Any) -> None:
