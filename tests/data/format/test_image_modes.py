@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import struct
 import sys
+import threading
 import types
 import zlib
 
@@ -194,6 +196,20 @@ def test_what_is_no_image_is_not_converted_as_one(tmp_path, data):
     (tmp_path / "pictures" / "a" / "0.jpg").write_bytes(data)
     with pytest.raises(BadSample, match=r"0\.jpg"):
         convert(image_folder(tmp_path / "pictures"), tmp_path / "shards", Options(), 1, lambda done, whole: None)
+
+
+def test_a_conversion_that_ends_early_leaves_no_thread_to_the_garbage_collector(tmp_path):
+    """The collector may come while a thread is started, and would wait there for ever."""
+    (tmp_path / "pictures" / "a").mkdir(parents=True)
+    (tmp_path / "pictures" / "a" / "0.jpg").write_bytes(b"no image")
+    before = threading.active_count()
+    gc.disable()
+    try:
+        with pytest.raises(BadSample):
+            convert(image_folder(tmp_path / "pictures"), tmp_path / "shards", Options(), 1, lambda done, whole: None)
+        assert threading.active_count() == before
+    finally:
+        gc.enable()
 
 
 def test_pixels_of_a_dataset_become_png_only_where_asked_for(tmp_path, monkeypatch):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import Synchronized
@@ -322,9 +323,10 @@ def _make_all(source: Source, bundle: _Bundle, told: Callable[[int], None]) -> I
     ids, first = np.sort(np.concatenate([task.ids for task in bundle])), bundle[0]
     counts = iter(range(1, len(ids) + 1))
     held = {}
-    for number, sample in read_samples(source, ids, first.threads, verbatim=first.options.verbatim):
-        held[number] = sample
-        told(next(counts))
+    with closing(read_samples(source, ids, first.threads, verbatim=first.options.verbatim)) as pairs:
+        for number, sample in pairs:
+            held[number] = sample
+            told(next(counts))
     yield from (_make(source, task, lambda _: None, held) for task in bundle)
 
 
@@ -335,20 +337,30 @@ def _make(
     skipped: list[str] = []
     ids: list[int] = task.ids.tolist()
 
-    def samples() -> Iterator[tuple[str, str, Sample]]:
-        kept = 0
-        read = read_samples(source, task.ids, task.threads, verbatim=task.options.verbatim) if held is None else None
-        for count, (number, made) in enumerate(read or ((one, (held or {}).pop(one)) for one in ids), 1):
-            told(count)
-            if isinstance(made, BadSample):
-                if task.options.on_error == "raise":
-                    raise made
-                skipped.append(str(made))
-                continue
-            yield f"{task.number:06d}{kept:07d}", source.name(number), made
-            kept += 1
+    def read() -> Generator[tuple[int, Sample | BadSample], None, None]:
+        if held is None:
+            with closing(read_samples(source, task.ids, task.threads, verbatim=task.options.verbatim)) as pairs:
+                yield from pairs
+        else:
+            yield from ((one, held.pop(one)) for one in ids)
 
-    shard = write_shard(task.path, source.columns, samples())
+    def samples() -> Generator[tuple[str, str, Sample], None, None]:
+        kept = 0
+        with closing(read()) as pairs:
+            for count, (number, made) in enumerate(pairs, 1):
+                told(count)
+                if isinstance(made, BadSample):
+                    if task.options.on_error == "raise":
+                        raise made
+                    skipped.append(str(made))
+                    continue
+                yield f"{task.number:06d}{kept:07d}", source.name(number), made
+                kept += 1
+
+    # Threads that read end here, not when the garbage collector comes to them: it may come while a thread is started,
+    # and ending threads at that moment waits for itself (threading._shutdown_locks_lock).
+    with closing(samples()) as made:
+        shard = write_shard(task.path, source.columns, made)
     write_note(task.path.parent, Note(shard=shard, skipped=skipped))
     return _Made(number=task.number, shard=shard, skipped=skipped)
 

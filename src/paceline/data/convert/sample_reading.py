@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -22,8 +22,8 @@ Numbers = NDArray[np.int64]
 
 def read_samples(
     source: Source, numbers: Numbers, threads: int, *, verbatim: bool
-) -> Iterator[tuple[int, Sample | BadSample]]:
-    """Yield samples with their numbers, read some ahead by threads, so that memory is bounded.
+) -> Generator[tuple[int, Sample | BadSample], None, None]:
+    """Yield samples with their numbers, read some ahead by threads, so that memory is bounded. To be closed.
 
     Args:
         source: Where they are.
