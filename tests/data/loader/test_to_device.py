@@ -111,7 +111,7 @@ def stacked(samples: list[torch.Tensor]) -> torch.Tensor:
 
 def loader_to(device: FakeDevice, threads: int = 2) -> tuple[Loader, Numbers]:
     data = Numbers()
-    loader = Loader(data, 1, threads=threads, collate_fn=stacked)
+    loader = Loader(data, 1, threads=threads, processes=0, collate_fn=stacked)  # a busy machine could choose processes
     loader._delivery = ToDevice(torch.device("cpu"), StageClock(), lambda: (torch.device("cpu"), device))
     return loader, data
 
