@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from dataclasses import replace
 
@@ -126,6 +127,14 @@ def test_the_speed_up_is_said_to_be_of_a_step_and_what_it_means_for_a_whole_run(
     assert told["speedup"] == pytest.approx(3.0)
     assert told["speedup_low"] == pytest.approx(60 / (15 + 45 / 4.88))
     assert told["speedup_high"] == pytest.approx(60 / (15 + 45 / 19.2))
+
+
+def test_a_whole_run_is_expected_also_where_there_are_too_few_pairs_for_an_interval() -> None:
+    run = WholeRun(run_id="20261124-train", wall_s=60.0, steps_s=45.0, steps=300)
+    few = tune_sample.tuned(whole_run=run, speedup=tune_sample.factor(3.0, 0.0, math.inf, 1))
+    assert str(whole_line(few)).startswith("whole run: about 2.00x (1 pair, too few for an interval), because in the")
+    told = tuned_json(few, None)["whole_run"]
+    assert (told["speedup"], told["speedup_high"]) == (pytest.approx(2.0), None)
 
 
 def test_steps_before_a_recipe_is_in_force_stay_as_slow_in_the_whole_run() -> None:

@@ -72,7 +72,7 @@ def quality_lines(found: Quality, price_per_hour: float | None) -> list[str]:
         ]
     return [
         *lines,
-        f"quality: the same loss is reached {speedup(found.speedup, 'seeds')} sooner{_doubt(found.speedup)}",
+        f"quality: the same loss is reached {speedup(found.speedup, 'seed')} sooner{_doubt(found.speedup)}",
     ]
 
 
@@ -125,11 +125,11 @@ def _checked(check: Check) -> str:
     return f"{'proof' if check.passed else 'changed'}: {check.text}"
 
 
-def speedup(interval: Interval | None, what: str = "pairs") -> str:
+def speedup(interval: Interval | None, what: str = "pair") -> str:
     """Print a factor with its interval and count."""
     if interval is None:
         return "not measured"
-    bounds = units.factor_bounds(interval.low, interval.high, f"{interval.count} {what}")
+    bounds = units.factor_bounds(interval.low, interval.high, units.count(interval.count, what))
     return f"{units.factor(interval.value)} ({bounds})"
 
 

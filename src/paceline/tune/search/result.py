@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -111,9 +112,12 @@ class TuneResult:
     def whole_speedup(self) -> Interval | None:
         """The expected speed-up of a whole run if only its steps become faster, or None if unknown."""
         one, step = self.whole_run, self.speedup
-        if one is None or step is None or not self.is_per_step or not step.low > 0:
+        if one is None or step is None or not self.is_per_step or not step.value > 0:
             return None
-        value, low, high = (one.speedup_with(each, self.warmup_steps) for each in (step.value, step.low, step.high))
+        value = one.speedup_with(step.value, self.warmup_steps)
+        if not (step.low > 0 and math.isfinite(step.high)):  # too few pairs of blocks for an interval
+            return Interval(value=value, low=0.0, high=math.inf, count=step.count)
+        low, high = (one.speedup_with(bound, self.warmup_steps) for bound in (step.low, step.high))
         return Interval(value=value, low=low, high=high, count=step.count)
 
 
