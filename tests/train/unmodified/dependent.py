@@ -620,6 +620,113 @@ def threshold_of_the_batch():
     return fit(Model(), cross)
 
 
+@case
+def mixed_once_it_is_switched_on():
+    class Model(Net):
+        mixes = False
+
+        def forward(self, rows):
+            return self.last(self.hidden(0.7 * rows + 0.3 * rows.roll(1, 0) if self.mixes else rows))
+
+    model = Model()
+    found = fit(model, cross, steps=10)
+    model.mixes = True
+    return found + fit(model, cross, steps=10)
+
+
+class Counting(Net):
+    """Does something else from its twentieth call in training on."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, rows):
+        self.calls += self.training
+        hidden = self.hidden(rows)
+        return self.last(self.late(hidden) if self.calls > 20 else hidden)
+
+
+@case
+def centred_after_some_calls():
+    class Model(Counting):
+        def late(self, hidden):
+            return hidden - hidden.mean(0)
+
+    return fit(Model(), cross, steps=30)
+
+
+@case
+def centred_little_by_little():
+    class Model(Net):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, rows):
+            self.calls += 1
+            hidden = self.hidden(rows)
+            return self.last(hidden - hidden.mean(0) * (self.calls / 100 - 0.08).clamp(0, 1))
+
+    return fit(Model(), cross, steps=30)
+
+
+@case
+def scaled_where_the_batch_is_large():
+    class Model(Net):
+        def forward(self, rows):
+            hidden = self.first(rows)
+            if hidden.abs().max() > 3.6:
+                hidden = 3 * hidden / hidden.abs().max()
+            return self.last(hidden.tanh())
+
+    return fit(Model(), cross, steps=80)
+
+
+@case
+def penalty_after_a_warm_up():
+    class Model(Net):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, rows, target):
+            self.calls += 1
+            hidden = self.hidden(rows)
+            loss = functional.cross_entropy(self.last(hidden), target)
+            return loss + 0.1 * torch.cov(hidden.T).square().mean() if self.calls > 20 else loss
+
+    return fit(Model(), lambda model, rows, target: model(rows, target), steps=30)
+
+
+@case
+def another_layer_later():
+    """Rows stay independent."""
+
+    class Model(Counting):
+        def late(self, hidden):
+            return functional.layer_norm(hidden, hidden.shape[1:])
+
+    return fit(Model(), cross, steps=30)
+
+
+@case
+def other_operations_at_each_call():
+    class Model(Net):
+        def __init__(self):
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, rows):
+            self.calls += 1
+            hidden = self.first(rows)
+            for _ in range(self.calls % 13):
+                hidden = self.first(hidden[:, :12]).sin() if self.calls % 2 else hidden.tanh()
+            return self.last(hidden)
+
+    return fit(Model(), cross, steps=40)
+
+
 def main():
     names = sys.argv[1:] or list(CASES)
     for name in names:

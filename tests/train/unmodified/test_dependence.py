@@ -14,6 +14,7 @@ TOLD = "stderr"
 EXPECTED_EQUAL = {
     *("mean_loss_by_attribute", "features_by_attribute", "features_by_hook", "features_by_list"),
     *("state_in_evaluation", "bank_in_evaluation", "in_place_input"),
+    *("another_layer_later", "other_operations_at_each_call"),
 }
 
 
@@ -34,7 +35,7 @@ LAYOUTS = ("dp=2", "shard=2")
 REFUSED_OF_SHARD = {
     *("limited_memory_bfgs", "stochastic_depth", "penalty_and_learned_temperature", "lazy_layers"),
     *("real_rows_penalised", "differential_equation", "gradients_by_name", "traced_before_further_steps"),
-    *("other_format_later", "new_heads_on_one_body"),
+    *("other_format_later", "new_heads_on_one_body", "pruned_after_training", "normed_after_training"),
 }
 
 

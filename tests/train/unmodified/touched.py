@@ -741,6 +741,24 @@ def moved_to_where_it_is():
         return [*found, model.cpu()(X[:8]).sum().item()]
 
 
+@case
+def pruned_after_training():
+    from torch.nn.utils import prune
+
+    model = mlp()
+    found = fit(model)
+    prune.l1_unstructured(model[0], "weight", amount=0.5)
+    return found + fit(model)
+
+
+@case
+def normed_after_training():
+    model = mlp()
+    found = fit(model)
+    nn.utils.parametrizations.weight_norm(model[0])
+    return found + fit(model)
+
+
 def main():
     names = sys.argv[1:] or list(CASES)
     for name in names:

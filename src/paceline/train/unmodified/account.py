@@ -41,12 +41,14 @@ class Account:
         self._calls = 0
         self._known: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # models and optimizers, in their order
         self._numbers = itertools.count()  # the size of `_known` depends on when each rank collects its garbage
+        self.asks = False  # this rank wants a model to be compared again
+        self.requests = 0  # for such comparisons, of any rank by now; the same on all ranks
         self._first = 0  # element of a large tensor that is sampled next
 
     @property
     def length(self) -> int:
         """Return how many numbers `numbers` gives for each rank."""
-        return len(KINDS) * _BYTES
+        return len(KINDS) * _BYTES + 1
 
     def note_call(self, module: Any, leaves: Sequence[Any]) -> None:
         """Add a call of a model with some inputs."""
@@ -103,14 +105,30 @@ class Account:
         return list(self._digests)
 
     def numbers(self) -> list[float]:
-        """Return the digests as numbers below 256, which 16-bit formats hold exactly."""
-        return [float(byte) for digest in self._digests for byte in digest.to_bytes(_BYTES, "little")]
+        """Return the digests as numbers below 256, which 16-bit formats hold exactly, and whether this rank asks."""
+        digests = [float(byte) for digest in self._digests for byte in digest.to_bytes(_BYTES, "little")]
+        return [*digests, float(self.asks)]
+
+    def request(self) -> None:
+        """Ask all ranks to compare models again at their next call; the next exchange of gradients tells them."""
+        self.asks = True
+
+    def check_all(self, every: Iterable[Sequence[float]]) -> None:
+        """Check the digests of each rank, and take note of requests.
+
+        Args:
+            every: What each rank has: its digests, whole or in bytes, and whether it asks.
+        """
+        rows = [list(each) for each in every]
+        self.check(row[:-1] for row in rows)
+        self.requests += any(row[-1] for row in rows)
+        self.asks = False
 
     def check(self, every: Iterable[Sequence[float]]) -> None:
         """Refuse a program that does something else on another rank.
 
         Args:
-            every: What each rank has, as `numbers` or `digests` return it.
+            every: The digests of each rank, whole or in bytes.
         """
         rows = [list(each) for each in every]
         for rank, row in enumerate(rows):

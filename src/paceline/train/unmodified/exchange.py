@@ -12,6 +12,7 @@ import os
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -121,6 +122,12 @@ class Exchange:
         found: list[Any] = [None] * self.spread.ranks
         self.meet().all_gather_object(found, part)
         return found
+
+    def check_call(self, module: Any) -> None:
+        """Refuse a call that is another one on another rank, before it is compared in many exchanges."""
+        trained = [name for name, weight in module.named_parameters() if weight.requires_grad]
+        said = (self.account.ordinal(module), module.training, self.torch.is_grad_enabled(), trained)
+        self.account.check([[zlib.crc32(repr(each).encode())] for each in self.objects(said)])
 
     def agree(self, numbers: Sequence[int]) -> bool:
         """Say whether all ranks have the same numbers, each of 63 bits."""

@@ -319,7 +319,7 @@ class _Buckets:
         account, ranks = self._exchange.account, self._spread.ranks
         every = flat[-ranks * account.length :]
         if flat.device.type == "cpu" or self._passes <= _FIRST_PASSES or self._passes % _CHECKED_EVERY == 0:
-            account.check(every.view(ranks, -1).tolist())
+            account.check_all(every.view(ranks, -1).tolist())
         return flat[: -ranks * account.length]
 
     def _send(self, bucket: _Bucket, *, with_account: bool = False) -> None:

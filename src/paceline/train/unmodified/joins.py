@@ -36,6 +36,7 @@ class Way:
         settled: The rule of each number is certain.
         looks: Comparisons that were made.
         calls: Calls since the first comparison.
+        requests: How many comparisons ranks had asked for at the last one.
     """
 
     splits: bool = True
@@ -49,6 +50,7 @@ class Way:
     settled: bool = True
     looks: int = 1
     calls: int = 0
+    requests: int = 0
 
 
 def weighs_nothing(call: Call, way: Way) -> bool:

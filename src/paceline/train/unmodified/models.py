@@ -8,7 +8,6 @@ would. How outputs go together is not guessed, but found out by a call with all 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -16,6 +15,7 @@ from weakref import WeakKeyDictionary
 from paceline.train.unmodified import draws, gradients
 from paceline.train.unmodified.call import Call, digest, rows_of
 from paceline.train.unmodified.comparison import drift
+from paceline.train.unmodified.comparison.ways import Ways
 from paceline.train.unmodified.comparison.whole_and_parts import compare
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.joins import Way, together, weighs_nothing
@@ -26,9 +26,6 @@ from paceline.train.unmodified.weights import copies, shards
 
 _LOOKS = 8  # first calls of each model, in which ranks see whether they were given the same; then every so many
 _LOOK_EVERY = 64
-_COMPARED_EVERY = 500  # calls of one kind, after the first two
-_MOST_NUMBERS = 8  # that a model is given as arguments and is compared with at once
-_NUMBERS_EVERY = 32  # calls, after which it is compared with a new one
 
 
 def patch(spread: Spread, exchange: Exchange) -> None:
@@ -50,42 +47,13 @@ def patch(spread: Spread, exchange: Exchange) -> None:
     torch.nn.Module.__call__ = __call__
 
 
-class _Ways:
-    """What comparisons of one model have found, by the kind of call."""
-
-    def __init__(self) -> None:
-        self._ways: dict[Any, dict[Any, Way]] = {}
-        self._calls: dict[Any, int] = {}  # since the last comparison of a kind
-
-    def find(self, called: Call, look: Callable[[Way | None], Way]) -> Way:
-        """Return how a call is split; `look` compares where that is due.
-
-        Python numbers that a model is given belong to the kind of a call. A model that is given ever new ones (a step,
-        say) is compared again after some calls only.
-        """
-        kind, numbers = called.kind(), called.numbers()
-        known = self._ways.setdefault(kind, {})
-        self._calls[kind] = self._calls.get(kind, 0) + 1
-        way = known.get(numbers)
-        if way is None and len(known) >= _MOST_NUMBERS and self._calls[kind] < _NUMBERS_EVERY:
-            way = next(reversed(known.values()))
-        if way is not None:
-            way.calls += 1
-            if way.settled and way.calls != 1 and way.calls % _COMPARED_EVERY:
-                return way
-        found = look(way)
-        found.calls = way.calls if way is not None else 0
-        known[numbers], self._calls[kind] = found, 0
-        return found
-
-
 class _Calls:
     """Calls of models, each in parts."""
 
     def __init__(self, spread: Spread, exchange: Exchange) -> None:
         self._spread, self._exchange, self._torch = spread, exchange, spread.torch
         self._streams = draws.Streams(spread)
-        self._ways: WeakKeyDictionary[Any, _Ways] = WeakKeyDictionary()
+        self._ways: WeakKeyDictionary[Any, Ways] = WeakKeyDictionary()
         self._calls: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def call(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
@@ -108,7 +76,8 @@ class _Calls:
         called = Call.of(self._spread, module, forward, (leaves, spec), rows)
         if self._torch.is_grad_enabled():
             gradients.check(self._spread, module)
-        way = self._ways.setdefault(module, _Ways()).find(called, functools.partial(self._look, called, trains))
+        ways = self._ways.setdefault(module, Ways(self._exchange.account))
+        way = ways.find(called, functools.partial(self._look, trains))
         if self._torch.is_grad_enabled():  # a model may be trained in evaluation mode too
             shards.split(self._spread, self._exchange, module, trains=trains)
             self._exchange.groups = gradients.watch(self._spread, module)
@@ -117,12 +86,13 @@ class _Calls:
         self._exchange.account.note_state(module, draws=way.draws)
         self._spread.calls += trains
         self._exchange.account.note_call(module, called.leaves)
-        return self._in_parts(replace(called, is_cut=way.is_cut), way)
+        return self._in_parts(replace(called, is_cut=way.is_cut), way, ways)
 
-    def _look(self, called: Call, trains: bool, before: Way | None) -> Way:
+    def _look(self, trains: bool, called: Call, before: Way | None) -> Way:
         if before is not None and not before.splits:
             return before
         if before is not None:
+            self._exchange.check_call(called.module)
             drift.check_weights(self._spread, self._exchange, called.module)
         found = compare(self._exchange, called, before, trains=trains)
         if before is not None and before.settled and not found.splits:
@@ -167,11 +137,12 @@ class _Calls:
         with self._spread.inside(split=False):
             return forward(*args, **kwargs)
 
-    def _in_parts(self, called: Call, way: Way) -> Any:
+    def _in_parts(self, called: Call, way: Way, ways: Ways) -> Any:
         own = [self._own(called, place, way) for place in range(len(called.leaves))]
         args, kwargs = called.with_leaves(own)
         with self._spread.inside(split=True), self._streams.own(way.draws, of_torch=True):
             result = called.forward(*args, **kwargs)
+        ways.note(called, own, result)
         for place in way.changes:
             self._join_input(called, place, own[place])
         return together(self._exchange, called, way, result)

@@ -50,7 +50,10 @@ def compare(exchange: Exchange, call: Call, before: Way | None, *, trains: bool)
     strange = next((leaf for leaf in call.leaves if not is_plain(torch, leaf)), None)
     if strange is not None:
         return _cannot(
-            call, trains, f"it gets a {type(strange).__name__}, which may contain samples that Paceline cannot split"
+            call,
+            before,
+            trains,
+            f"it gets a {type(strange).__name__}, which may contain samples that Paceline cannot split",
         )
     tried = [False, True] if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda") else [False]
     for autocast in tried:
@@ -66,13 +69,18 @@ def compare(exchange: Exchange, call: Call, before: Way | None, *, trains: bool)
             return found
         if found is None and autocast is tried[-1]:
             return Way(splits=False)  # the call itself fails, and the program is to see that
-    return _cannot(call, trains, str(found))
+    return _cannot(call, before, trains, str(found))
 
 
-def _cannot(call: Call, trains: bool, why: str) -> Way:
+def _cannot(call: Call, before: Way | None, trains: bool, why: str) -> Way:
     if trains:
+        late = (
+            f" This was noticed at call {before.calls + 1}; steps before it may have trained otherwise."
+            if before
+            else ""
+        )
         call.spread.refuse(
-            f"{call.name} cannot be given parts of a batch: {why}. The first dimension of its inputs and "
+            f"{call.name} cannot be given parts of a batch: {why}.{late} The first dimension of its inputs and "
             "outputs must be the batch, and samples must not depend on each other; otherwise, write the loop with "
             "paceline.train"
         )
@@ -215,6 +223,9 @@ class _Comparison:
         if not all(isinstance(each, torch.Tensor) for each in given):
             return False
         if not whole.dim() and whole.is_floating_point() and not own.dim():
+            if not whole.requires_grad and not isinstance(place, int) and tolerance.near(torch, own, whole, moved):
+                found.joins[place] = OWN
+                return True
             found.joins[place] = _NUMBER
             one, two, three = (float(each.detach()) for each in given)
             found.numbers[place] = (one, two, abs(three - two))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from paceline.inprocess.identity import IdentityMap
 from paceline.train.activations import blocks_of
@@ -21,7 +21,7 @@ _now: IdentityMap[Any] = IdentityMap()  # whole weight -> what it has become; th
 _optimizers: WeakSet[Any] = WeakSet()
 _models: WeakSet[Any] = WeakSet()
 _meshes: list[Any] = []
-_parts: WeakSet[Any] = WeakSet()  # modules in models that are split
+_parts: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()  # in split models
 _watch: list[Callable[[Any, int], None]] = []
 _places = [0]  # given to split weights by now, in one order on all ranks; weights that are gone keep theirs
 _used: dict[int, bool] = {}  # of this pass: place of a weight -> whether this rank has a gradient for it
@@ -77,15 +77,21 @@ def is_part(module: Any) -> bool:
 
 
 def check_parts(spread: Spread, module: Any) -> None:
-    """Refuse weights that a model has got after it was split, and hooks on those that it has."""
+    """Refuse weights that a model has got or lost after it was split, and hooks on those that it has."""
     for weight in module.parameters():
         check_hooks(spread, weight)
     for part in module.modules():
-        if part not in _parts and next(part.parameters(recurse=False), None) is not None:
+        own = _own_names(part)
+        if own != _parts.get(part, frozenset()):
+            has = f"other weights ({', '.join(sorted(own))})" if part in _parts else f"a {type(part).__name__}"
             spread.refuse(
-                f"{type(module).__name__.removeprefix('FSDP')} has got a {type(part).__name__} after its first call in "
-                "training, when its weights were split; make the whole model before, or use dp in place of shard"
+                f"{type(module).__name__.removeprefix('FSDP')} has got {has} after its first call in training, when its "
+                "weights were split; make the whole model before, or use dp in place of shard"
             )
+
+
+def _own_names(part: Any) -> frozenset[str]:
+    return frozenset(name for name, weight in part._parameters.items() if weight is not None)
 
 
 def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
@@ -108,7 +114,7 @@ def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
         spread.refuse(
             f"FSDP2 cannot split {type(module).__name__} ({type(error).__name__}: {error}); use dp in place of shard"
         )
-    _parts.update(module.modules())
+    _parts.update((part, _own_names(part)) for part in module.modules())
     for kind in {type(part) for part in module.modules() if hasattr(part, "_get_fsdp_state")}:
         copies.patch_class(spread, kind)
     _note_used(module)
@@ -214,13 +220,13 @@ def drop_unused(exchange: Any) -> None:
     places = _places[0]
     if not places:
         return
-    account, ranks = exchange.account.digests(), exchange.spread.ranks
+    account, ranks = [*exchange.account.digests(), int(exchange.account.asks)], exchange.spread.ranks
     used = exchange.torch.zeros(places + ranks * len(account), dtype=exchange.torch.int64)
     for place, has in _used.items():
         used[place] = int(has)
     used[places:].view(ranks, -1)[exchange.spread.rank] = exchange.torch.tensor(account)
     exchange.sum_(used)
-    exchange.account.check(used[places:].view(ranks, -1).tolist())
+    exchange.account.check_all(used[places:].view(ranks, -1).tolist())
     for place, weight in _without:
         if not used[place] and id(weight) not in _by_program:
             weight.grad = None

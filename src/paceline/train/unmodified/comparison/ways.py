@@ -1,0 +1,145 @@
+"""How is each kind of call of a model split, and when is that looked at again? A model may begin to mix rows late.
+
+A comparison is made at the first calls of a kind, then ever more seldom. Between them the operations of each call, as
+autograd has recorded them, are compared with those of earlier calls: a call with new ones asks for a comparison. The
+request travels to the other ranks with the gradients, and the next call is compared with the inputs of the odd one.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from paceline.train.unmodified.account import Account
+from paceline.train.unmodified.call import Call
+from paceline.train.unmodified.joins import Way
+
+COMPARED_AT = frozenset([1, 3, 6, 12, 23, 44, 80, 149, 279])  # calls after the first one
+COMPARED_EVERY = 500
+_MOST_NUMBERS = 8  # that a model is given as arguments and is compared with at once
+_NUMBERS_EVERY = 32  # calls, after which it is compared with a new one
+_SEEN_AT_FIRST = 64  # calls whose operations are looked at; then every so many, as that takes time
+_SEEN_EVERY = 8
+_ASKED_OF_ORDER = 3  # comparisons for one order of operations: weights move on, and may not lead to it again
+_MOST_ASKED = 16  # comparisons for orders; after them only for operations that were not there before
+
+
+@dataclass
+class _Kind:
+    """What is known of one kind of call.
+
+    Attributes:
+        ways: How it is split, by the Python numbers that the model is given.
+        since: Calls since the last comparison.
+        calls: All calls.
+        last: The inputs of the last call, their structure, the number of rows, and which of them are cut.
+        first: Digest of the operations of the first call, in their order.
+        orders: How often other digests were met.
+        names: Of all operations.
+    """
+
+    ways: dict[Any, Way] = field(default_factory=dict)
+    since: int = 0
+    calls: int = 0
+    last: tuple[Sequence[Any], Any, int, tuple[bool, ...]] | None = None
+    first: int | None = None
+    orders: Counter[int] = field(default_factory=Counter)
+    names: set[str] = field(default_factory=set)
+
+    def is_odd(self, names: Sequence[str]) -> bool:
+        """Return whether a call has operations that its comparisons may not have met.
+
+        Some models have their operations in another order in each call. After a while their calls are odd only with
+        operations that no call had before.
+        """
+        order, has_new = zlib.crc32(" ".join(names).encode()), not self.names.issuperset(names)
+        self.names.update(names)
+        if self.first is None:
+            self.first = order
+        if order == self.first:
+            return False
+        self.orders[order] += 1
+        asks_for_order = self.orders[order] <= _ASKED_OF_ORDER and self.orders.total() <= _MOST_ASKED
+        return has_new or asks_for_order
+
+
+class Ways:
+    """What comparisons of one model have found, by the kind of call.
+
+    Args:
+        account: What the ranks have done; it takes requests to the others.
+    """
+
+    def __init__(self, account: Account) -> None:
+        self._account = account
+        self._kinds: dict[Any, _Kind] = {}
+        self._now = _Kind()
+
+    def find(self, called: Call, look: Callable[[Call, Way | None], Way]) -> Way:
+        """Return how a call is split; `look` compares where that is due.
+
+        Python numbers that a model is given belong to the kind of a call. A model that is given ever new ones (a step,
+        say) is compared again after some calls only.
+        """
+        known, numbers = self._kinds.setdefault(called.kind(), _Kind()), called.numbers()
+        self._now = known
+        known.since, known.calls = known.since + 1, known.calls + 1
+        way = known.ways.get(numbers)
+        if way is None and len(known.ways) >= _MOST_NUMBERS and known.since < _NUMBERS_EVERY:
+            way = next(reversed(known.ways.values()))
+        if way is not None:
+            way.calls += 1
+            if not self._is_due(way):
+                return way
+        found = look(self._to_compare(called, known, way), way)
+        found.calls = way.calls if way is not None else 0
+        found.requests, known.ways[numbers], known.since = self._account.requests, found, 0
+        return found
+
+    def _is_due(self, way: Way) -> bool:
+        due = way.calls in COMPARED_AT or not way.calls % COMPARED_EVERY
+        return due or not way.settled or way.requests != self._account.requests
+
+    def _to_compare(self, called: Call, known: _Kind, way: Way | None) -> Call:
+        """Return the call to compare: this one, or, where a rank has asked, the last one with its inputs."""
+        if way is None or known.last is None or way.requests == self._account.requests:
+            return called
+        leaves, spec, rows, is_cut = known.last
+        return replace(called, leaves=leaves, spec=spec, rows=rows, is_cut=is_cut)
+
+    def note(self, called: Call, given: Sequence[Any], result: Any) -> None:
+        """Look at the operations of the call that was found last, and ask for a comparison if they are new.
+
+        Args:
+            called: The call with all rows.
+            given: Its inputs on this rank.
+            result: What it returned for the part of this rank.
+        """
+        known, torch = self._now, called.spread.torch
+        if not torch.is_grad_enabled() or known.calls > _SEEN_AT_FIRST and known.calls % _SEEN_EVERY:
+            return
+        known.last = [_apart(torch, leaf) for leaf in called.leaves], called.spec, called.rows, called.is_cut
+        if known.is_odd([*_operations(torch, given, result)]):
+            self._account.request()
+
+
+def _apart(torch: Any, leaf: Any) -> Any:
+    """Return an input without the graph that it was computed by."""
+    is_computed = isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None
+    return leaf.detach().requires_grad_() if is_computed else leaf
+
+
+def _operations(torch: Any, given: Sequence[Any], result: Any) -> Iterator[str]:
+    """Yield the names of all operations of a call that gradients flow through, from the outputs to the inputs."""
+    tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    seen = {leaf.grad_fn for leaf in given if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None}
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node.name()
+            waiting += [following for following, _ in node.next_functions if following is not None]
