@@ -83,10 +83,11 @@ def check_parts(spread: Spread, module: Any) -> None:
     for part in module.modules():
         own = _own_names(part)
         if own != _parts.get(part, frozenset()):
-            has = f"other weights ({', '.join(sorted(own))})" if part in _parts else f"a {type(part).__name__}"
+            names = ", ".join(sorted(own))
+            has = f"other weights ({names})" if part in _parts else f"a {type(part).__name__}"
             spread.refuse(
-                f"{type(module).__name__.removeprefix('FSDP')} has got {has} after its first call in training, when its "
-                "weights were split; make the whole model before, or use dp in place of shard"
+                f"{type(module).__name__.removeprefix('FSDP')} has got {has} after its first call in training, when "
+                "its weights were split; make the whole model before, or use dp in place of shard"
             )
 
 
