@@ -60,7 +60,7 @@ def fit(model, steps=4, after=None, before=None, optimizer=None, loss_of=cross):
 
 def weights(model):
     total = sum(weight.detach().double().abs().sum().item() for weight in model.parameters())
-    first = next(iter(model.parameters())).detach()
+    first = next(weight.detach() for weight in model.parameters() if weight.dim() == 2)
     return [total, float(first[0, 0]), float(first[-1, -1])]
 
 
