@@ -76,12 +76,14 @@ print(len(listed), ours)
 """
 
 
-def test_nothing_of_torch_is_patched_without_being_listed(script, tmp_path):
+@pytest.mark.parametrize("layout", [[], ["--layout", "dp=2"], ["--layout", "shard=2"]], ids=["none", "dp=2", "shard=2"])
+def test_nothing_of_torch_is_patched_without_being_listed(script, tmp_path, layout):
     """Looked for from the inside: every function in a module of torch whose code is ours."""
-    result = watched([script(PATCHES)], tmp_path, ["--no-profile"])
+    result = watched([script(PATCHES)], tmp_path, ["--no-profile", *layout])
     assert result.code == 0, result.err
     count, _, unlisted = result.out.strip().partition(" ")
     assert (len(result.diagnosis.patched), unlisted) == (int(count), "[]")
+    assert ("torch.distributed.is_initialized" in result.diagnosis.patched) == bool(layout)
 
 
 def test_it_can_be_read_while_it_is_written(going):

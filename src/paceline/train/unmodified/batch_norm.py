@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from paceline.inprocess import hooks
 from paceline.train.batch_norm import normalised, scaled
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.state import Spread
@@ -32,7 +33,7 @@ def patch(spread: Spread, exchange: Exchange) -> None:
         normal = normalised(input, exchange.total, (running_mean, running_var, momentum, eps))
         return scaled(normal, weight, bias).to(input.dtype)
 
-    functional.batch_norm = batch_norm
+    hooks.install(functional, "batch_norm", batch_norm)
 
 
 def _has_part(spread: Spread) -> bool:
@@ -56,8 +57,8 @@ def patch_norms(spread: Spread) -> None:
     for name in ("clip_grad_norm_", "clip_grad_value_", "get_total_norm", "clip_grads_with_norm_"):
         if hasattr(owner, name):
             replaced = _replaced(getattr(owner, name))
-            setattr(owner, name, replaced)
-            setattr(spread.torch.nn.utils, name, replaced)
+            hooks.install(owner, name, replaced)
+            hooks.install(spread.torch.nn.utils, name, replaced)
 
 
 def _replaced(original: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from paceline.inprocess import import_hook
+from paceline.inprocess import hooks, import_hook
 from paceline.train.unmodified.state import Spread
 
 _LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
@@ -34,7 +34,7 @@ def _patch_lightning(spread: Spread, kind: Any) -> None:
         kwargs["devices"] = 1  # of those that this rank sees
         original(self, *args, **kwargs)
 
-    kind.__init__ = __init__
+    hooks.install(kind, "__init__", __init__)
 
 
 def _check_alone(spread: Spread, given: dict[str, Any]) -> None:
@@ -63,4 +63,4 @@ def _patch_loss(spread: Spread, kind: Any) -> None:
         finally:
             spread.loss_only = False
 
-    kind.compute_loss = compute_loss
+    hooks.install(kind, "compute_loss", compute_loss)

@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from paceline.inprocess import hooks
 from paceline.inprocess.identity import IdentityMap
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.state import Spread, check_hooks
@@ -63,7 +64,7 @@ def patch(spread: Spread, exchange: Exchange) -> None:
             return _of_inputs(spread, exchange, args, kwargs, result)
         return result
 
-    torch.autograd._engine_run_backward = run
+    hooks.install(torch.autograd, "_engine_run_backward", run)
     register_optimizer_step_pre_hook(lambda *given: _check_over(spread))
 
 

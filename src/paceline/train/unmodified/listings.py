@@ -18,6 +18,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from paceline.inprocess import hooks
 from paceline.inprocess.sandbox.path_mapping import Entries
 
 _WAIT_S = 10.0  # for rank 0 to list the same names
@@ -60,7 +61,8 @@ def begin(place: Mapping[str, Any]) -> None:
         names = ordered.order(list(by_name)) if len(by_name) > 1 else list(by_name)
         return Entries([by_name[name] for name in names])
 
-    os.listdir, os.scandir = list_, scan
+    hooks.install(os, "listdir", list_)
+    hooks.install(os, "scandir", scan)
 
 
 def leave_samples(is_reading: Callable[[], bool]) -> None:

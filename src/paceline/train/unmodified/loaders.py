@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paceline.inprocess import import_hook
+from paceline.inprocess import hooks, import_hook
 from paceline.train.unmodified import draws
 from paceline.train.unmodified.comparison import datasets
 from paceline.train.unmodified.exchange import Exchange
@@ -54,7 +54,7 @@ def _patch_init(spread: Spread, reading: _Reading, base: Any, dataloader: Any) -
             if self._paceline_splits:
                 self._base_seed += spread.rank  # of workers, that draw for other samples
 
-    base.__init__ = __init__
+    hooks.install(base, "__init__", __init__)
     reset = base._reset
 
     @functools.wraps(reset)
@@ -63,7 +63,7 @@ def _patch_init(spread: Spread, reading: _Reading, base: Any, dataloader: Any) -
             self._paceline_waiting.clear()
         reset(self, *args, **kwargs)
 
-    base._reset = _reset
+    hooks.install(base, "_reset", _reset)
 
 
 def _check(spread: Spread, loader: Any, dataloader: Any) -> None:
@@ -95,7 +95,7 @@ def _refuse_ours(spread: Spread, loader: Any) -> None:
             )
         return original(self)
 
-    loader.__iter__ = __iter__
+    hooks.install(loader, "__iter__", __iter__)
 
 
 def _patch_indices(spread: Spread, reading: _Reading, base: Any) -> None:
@@ -108,7 +108,7 @@ def _patch_indices(spread: Spread, reading: _Reading, base: Any) -> None:
             return index
         return reading.part_of(self, index)
 
-    base._next_index = _next_index
+    hooks.install(base, "_next_index", _next_index)
 
 
 def _patch_next(spread: Spread, reading: _Reading, kind: Any) -> None:
@@ -120,7 +120,7 @@ def _patch_next(spread: Spread, reading: _Reading, kind: Any) -> None:
             return original(self)
         return reading.whole(self, functools.partial(original, self))
 
-    kind._next_data = _next_data
+    hooks.install(kind, "_next_data", _next_data)
 
 
 def _patch_fetch(reading: _Reading, fetcher: Any) -> None:
@@ -130,7 +130,7 @@ def _patch_fetch(reading: _Reading, fetcher: Any) -> None:
     def fetch(self: Any, index: Any) -> Any:
         return reading.fetched(functools.partial(original, self), index)
 
-    fetcher.fetch = fetch
+    hooks.install(fetcher, "fetch", fetch)
 
 
 class _Reading:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from paceline.inprocess import hooks
 from paceline.train.unmodified import draws, gradients
 from paceline.train.unmodified.call import Call, digest, rows_of
 from paceline.train.unmodified.comparison import drift
@@ -44,7 +45,7 @@ def patch(spread: Spread, exchange: Exchange) -> None:
         copies.check_current(spread, self)
         return calls.call(self, functools.partial(original, self), args, kwargs)
 
-    torch.nn.Module.__call__ = __call__
+    hooks.install(torch.nn.Module, "__call__", __call__)
 
 
 class _Calls:

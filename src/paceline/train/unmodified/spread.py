@@ -12,7 +12,7 @@ import time
 from types import TracebackType
 from typing import Any
 
-from paceline.inprocess import import_hook
+from paceline.inprocess import hooks, import_hook
 from paceline.train.unmodified import batch_norm, frameworks, gradients, listings, loaders, models
 from paceline.train.unmodified.comparison.drift import Drift, Pieces
 from paceline.train.unmodified.exchange import Exchange
@@ -57,7 +57,7 @@ def _seed_numpy(spread: Spread, numpy: Any) -> None:
     def default_rng(seed: Any = None) -> Any:
         return original([spread.seed, next(made)] if seed is None else seed)
 
-    numpy.random.default_rng = default_rng
+    hooks.install(numpy.random, "default_rng", default_rng)
 
 
 def _end_as_one(spread: Spread) -> None:
@@ -75,7 +75,7 @@ def _end_as_one(spread: Spread) -> None:
             )
             os.write(2, f"paceline: --layout {spread.layout}: {said}\n".encode())
 
-    sys.excepthook = hook
+    hooks.install(sys, "excepthook", hook)
 
 
 def _refuse_own_groups(spread: Spread, exchange: Exchange) -> None:
@@ -90,7 +90,8 @@ def _refuse_own_groups(spread: Spread, exchange: Exchange) -> None:
         return original(*args, **kwargs)
 
     owner = spread.torch.distributed.distributed_c10d
-    owner.init_process_group = spread.torch.distributed.init_process_group = init_process_group
+    hooks.install(owner, "init_process_group", init_process_group)
+    hooks.install(spread.torch.distributed, "init_process_group", init_process_group)
 
 
 def _hide_our_group(spread: Spread) -> None:
@@ -103,7 +104,9 @@ def _hide_our_group(spread: Spread) -> None:
         asks = str(sys._getframe(1).f_globals.get("__name__", "")).partition(".")[0]
         return original() and (spread.off or asks in ("torch", "paceline"))
 
-    distributed.is_initialized = is_initialized  # torch's own modules ask in distributed_c10d for the most part
+    hooks.install(
+        distributed, "is_initialized", is_initialized
+    )  # torch's own modules ask in distributed_c10d for the most part
 
 
 def _at_exit(spread: Spread, exchange: Exchange, drift: Drift) -> None:

@@ -11,7 +11,7 @@ import functools
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from paceline.inprocess import import_hook
+from paceline.inprocess import hooks, import_hook
 from paceline.train.unmodified.state import Spread
 
 _OURS = ("torch.distributed.fsdp", "paceline.train")
@@ -56,7 +56,7 @@ def patch_class(spread: Spread, kind: Any) -> None:
             "use dp in place of shard"
         )
 
-    kind._apply = _apply
+    kind._apply = _apply  # a class that FSDP2 has made
     kind.__deepcopy__ = _deep_copied
     # pickle refuses a reduction that names another class; `copy.copy` is in every Python that loads it
     kind.__reduce_ex__ = lambda self, protocol: (copy.copy, (copy.deepcopy(self),))
@@ -136,7 +136,7 @@ def _patch_tracing(spread: Spread, owner: Any, *names: str) -> None:
         return trace
 
     for name in names:
-        setattr(owner, name, traced(getattr(owner, name)))
+        hooks.install(owner, name, traced(getattr(owner, name)))
 
 
 def _is_split(model: Any) -> bool:

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from paceline.inprocess import hooks
 from paceline.train.unmodified.call import digest
 from paceline.train.unmodified.state import Spread, memory_of
 
@@ -55,12 +56,15 @@ def patch(spread: Spread) -> None:
     def torch_function(kind: Any, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
         return operators.apply(function, args, kwargs or {})
 
-    DTensor.__torch_function__ = classmethod(torch_function)
-    DTensor.__reduce_ex__ = lambda self, protocol: operators.copied(self).__reduce_ex__(protocol)
-    DTensor.__deepcopy__ = functools.partialmethod(_deep_copied, operators)
-    DTensor.__repr__ = lambda self, **named: repr(operators.copied(self))
-    for name in _READ:
-        setattr(DTensor, name, _reader(operators, name))
+    patches = {
+        "__torch_function__": classmethod(torch_function),
+        "__reduce_ex__": lambda self, protocol: operators.copied(self).__reduce_ex__(protocol),
+        "__deepcopy__": functools.partialmethod(_deep_copied, operators),
+        "__repr__": lambda self, **named: repr(operators.copied(self)),
+        **{name: _reader(operators, name) for name in _READ},
+    }
+    for name, patch_of in patches.items():
+        hooks.install(DTensor, name, patch_of)
 
 
 def whole(value: Any) -> Any:

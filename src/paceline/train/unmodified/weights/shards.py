@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
+from paceline.inprocess import hooks
 from paceline.inprocess.identity import IdentityMap
 from paceline.train.activations import blocks_of
 from paceline.train.unmodified.state import Spread, check_hooks
@@ -55,7 +56,7 @@ def patch(spread: Spread, watch: Callable[[Any, int], None]) -> None:
         _optimizers.add(self)
         _keep_whole_outside(self)
 
-    optimizer.__init__ = __init__
+    hooks.install(optimizer, "__init__", __init__)
     _agree_on_overflow(spread)
     operators.patch(spread)
     copies.patch(spread)
@@ -316,4 +317,4 @@ def _agree_on_overflow(spread: Spread) -> None:
             torch.distributed.all_reduce(each, torch.distributed.ReduceOp.MAX)
         return found
 
-    scaler._unscale_grads_ = unscale
+    hooks.install(scaler, "_unscale_grads_", unscale)
