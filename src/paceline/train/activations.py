@@ -1,11 +1,14 @@
-"""What is kept from forward for backward? Repeated blocks may keep their input only, and are computed again.
+"""Activation checkpointing: repeated blocks save less in the forward pass and recompute the rest in the backward pass.
 
-full        every block (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost); about a third more compute
-selective   results of matrix products and attention are kept, all else is computed again (Korthikanti et al. 2022)
-a share     as few whole blocks as it takes to keep that share of the bytes, weighed in the first forward
+full        every block saves its input only (Chen et al. 2016, Training Deep Nets with Sublinear Memory Cost); about a
+            third more compute
+selective   each block saves the results of matrix products and attention (Korthikanti et al. 2022)
+a share     the fewest blocks are recomputed that reduce the saved bytes, measured in the first forward pass, to that
+            share
 
-A block is one of several children of one class that have parts of their own. Random numbers are drawn again as they
-were; a block with BatchNorm is refused, for its statistics would count a batch twice.
+Blocks are children of one module that have the same class and submodules of their own. A recomputed block draws
+the same random numbers again. A block with BatchNorm is refused, because recomputation would update its running
+statistics twice per batch.
 """
 
 from __future__ import annotations
@@ -22,11 +25,11 @@ from paceline.train.gradients import is_number
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """How memory is saved; table ``[memory]`` of a recipe."""
+    """Settings of gradient accumulation and activation checkpointing; table ``[memory]`` of a recipe."""
 
-    micro_batches: int = 1  # parts of a batch, one after the other
+    micro_batches: int = 1  # the number of parts of a batch that run one after the other
     checkpoint_every: int | None = None  # 1: every block, 2: every second one
-    activation_budget: float | None = None  # share of the bytes of all blocks that may be kept
+    activation_budget: float | None = None  # share of the blocks' activation bytes that may be saved, 0 to 1
     selective: bool = False
 
     def __post_init__(self) -> None:
@@ -43,25 +46,30 @@ class Memory:
             )
 
     def changed(self, micro_batches: int | None, how: str | None) -> Memory:
-        """Return these settings with the flags of a command line put in; None leaves one as it is."""
+        """Return these settings with the options of the command line applied.
+
+        Args:
+            micro_batches: The number of micro-batches; None keeps the current number.
+            how: ``none``, ``full``, ``selective`` or a share as text; None keeps the current checkpointing.
+        """
         ways = self if how is None else replace(_named(how), micro_batches=self.micro_batches)
         return ways if micro_batches is None else replace(ways, micro_batches=micro_batches)
 
     def check(self, model: Any, blocks: Sequence[Any]) -> None:
-        """See that a whole model's blocks can be computed again, if they are to be.
+        """Check that the blocks of a model can be recomputed, if these settings recompute any.
 
         Raises:
-            UsageError: It has no repeated blocks, or they have BatchNorm.
+            UsageError: The model has no repeated blocks, or its blocks contain BatchNorm.
         """
         if self.checkpoint_every is not None or self.activation_budget is not None or self.selective:
             _check_blocks(blocks, model)
             _leave_out_caches(model)
 
     def apply(self, blocks: Sequence[Any]) -> None:
-        """Make blocks compute again what they do not keep.
+        """Turn on activation checkpointing for the blocks of this rank.
 
         Args:
-            blocks: Of this rank; their forwards are changed in place, names of parameters stay.
+            blocks: Modules whose forward methods are replaced in place. The names of their parameters stay.
         """
         if self.checkpoint_every is None and self.activation_budget is None and not self.selective:
             return
@@ -91,7 +99,7 @@ def _named(how: str) -> Memory:
 
 
 def blocks_of(module: Any) -> list[Any]:
-    """Return the repeated blocks of a model, in order: children of one class, with parts that have parameters."""
+    """Return a model's repeated blocks in order: children with the same class that contain layers with parameters."""
     from torch import nn
 
     containers = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
@@ -122,7 +130,7 @@ def _check_blocks(blocks: Sequence[Any], model: Any) -> None:
 
 
 def _leave_out_caches(model: Any) -> None:
-    """Have Hugging Face models keep no keys and values in training: computed again, they would be added once more."""
+    """Turn off the key-value cache of Hugging Face models in training: recomputation would append to it twice."""
     for part in model.modules():
         if (
             getattr(getattr(part, "config", None), "use_cache", False)
@@ -137,7 +145,7 @@ def _without_cache(part: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _forget(block: Any, selective: bool) -> None:
-    """Make one block compute again in backward."""
+    """Turn on activation checkpointing for one block: recompute all its operations, or all but the costly ones."""
     from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
     contexts = partial(create_selective_checkpoint_contexts, _kept()) if selective else None
@@ -146,7 +154,7 @@ def _forget(block: Any, selective: bool) -> None:
 
 
 def _kept() -> list[Any]:
-    """Return the operations whose results are dear: products of matrices, convolutions, attention."""
+    """Return the operators whose results selective checkpointing saves: matrix products, convolutions and attention."""
     import torch
 
     names = (
@@ -163,7 +171,7 @@ def _kept() -> list[Any]:
 
 
 class _Budget:
-    """Weighs what blocks keep in their first forward, and makes as few of them forget as it takes."""
+    """Measures the bytes that each block saves in its first forward pass, then checkpoints blocks to meet a budget."""
 
     def __init__(self, blocks: Sequence[Any], share: float) -> None:
         self._blocks = blocks
@@ -171,14 +179,14 @@ class _Budget:
         self._bytes: dict[int, int] = {}
 
     def weigh(self) -> None:
-        """Put a scale under each block until each was weighed once."""
+        """Replace the forward method of each block by one that measures its saved bytes in its first call."""
         for number, block in enumerate(self._blocks):
             block.forward = partial(self._weighed, number, block.forward)
 
     def _weighed(self, number: int, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         import torch
 
-        if not torch.is_grad_enabled():  # nothing is kept then
+        if not torch.is_grad_enabled():  # no activations are saved without gradients
             return forward(*args, **kwargs)
         seen: dict[int, int] = {}
 
@@ -203,7 +211,14 @@ class _Budget:
 
 
 def chosen(sizes: Sequence[int], share: float) -> list[int]:
-    """Return which blocks forget: the first ones, whose activations wait longest, until the share is kept."""
+    """Return the indices of the blocks to recompute so that the others save at most a share of all bytes.
+
+    The first blocks are taken because their activations stay in memory longest.
+
+    Args:
+        sizes: Bytes that each block saves for backward.
+        share: The share of all bytes that may be saved, 0 to 1.
+    """
     left, total, taken = sum(sizes), sum(sizes), []
     for number, size in enumerate(sizes):
         if left <= share * total:

@@ -1,4 +1,4 @@
-"""Do ranks have the same? Numbers compared over groups, and digests of batches."""
+"""Checks that all ranks have the same values: maxima of numbers over groups, and checksums of batches."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
-_BYTES = 65536  # of each tensor; of a larger one elements at equal distances
+_BYTES = 65536  # read from each tensor; a larger tensor is sampled at a fixed stride
 
 
 def largest(numbers: Sequence[int], groups: Iterable[Any]) -> list[int]:
-    """Return the largest of each number over the ranks of some groups, one group after the other; a collective.
+    """Return the largest value of each number over the ranks of all given groups; a collective.
 
     Args:
-        numbers: As many on all ranks.
-        groups: Process groups. Numbers stay on the CPU where the backend allows it, so that no GPU is waited for.
+        numbers: Numbers of this rank. All ranks pass equally many.
+        groups: Process groups, reduced one after the other. The numbers stay on the CPU if the backend allows it,
+            so that the call does not wait for a GPU.
     """
     import torch
 
@@ -34,11 +35,11 @@ def is_same(number: int, groups: Iterable[Any]) -> bool:
 
 
 def digest(values: Any, found: int = 0) -> int:
-    """Return a checksum of a batch: tensors on the CPU, numbers and text in tuples, lists and dicts.
+    """Return the CRC-32 checksum of a batch: tensors, numbers and text in tuples, lists and dicts.
 
     Args:
-        values: The batch; of a large tensor some of its elements are read, of one on a GPU its size only.
-        found: Checksum of what came before.
+        values: The batch. Large tensors are sampled; of tensors on a GPU only the shape and the type are used.
+        found: The checksum to continue from.
     """
     import torch
 

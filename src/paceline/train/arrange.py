@@ -1,8 +1,8 @@
-"""How do the axes of a layout come together on one model? In one order: pp, tp or cp, activations, then shard or dp.
+"""Applies all axes of a layout to one model, in this order: pp, tp or cp, activation checkpointing, then shard or dp.
 
-Stages are cut first, matrices split within them, blocks told what to keep, and what is left is spread over the ranks
-that hold other samples: by DDP where they are all that the layout has, else by FSDP2, whose replicas know of parameters
-that are split already.
+The model is first cut into pipeline stages, then matrices are split within each stage, then activation
+checkpointing is applied. Finally DDP replicates the model if the layout has dp only; otherwise FSDP2 shards it,
+or averages the gradients of parameters that tp has already split.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from paceline.train.world import World, mesh_axes
 
 @dataclass(frozen=True, kw_only=True)
 class Arranged:
-    """A model as one rank has it."""
+    """The model as one rank holds it."""
 
-    module: Any  # what is called; with pp all stages of this rank, which are not
-    held: Any  # the module with the parameters of this rank, under the names of the whole model
-    set_sync: Callable[[bool], None]  # whether the coming micro-step reduces gradients
+    module: Any  # the module to call; with pp the stages of this rank, which cannot be called
+    held: Any  # the module with this rank's parameters, under the names of the original model
+    set_sync: Callable[[bool], None]  # sets whether the next micro-step reduces gradients
     stages: pp.Stages | None
-    check_used: Callable[[], None]  # after backward: whether all that is exchanged was there
-    averages_later: bool = False  # whether gradients of `held` are averaged by `module` only, as DDP does
-    whole: Any = None  # a copy of the model from before it was split; None where nothing is compared
+    check_used: Callable[[], None]  # called after backward: checks that all reduced parameters had gradients
+    averages_later: bool = False  # whether only a backward through `module` averages gradients, as with DDP
+    whole: Any = None  # a copy of the model from before it was split; None without a comparison
 
 
 def arrange(
     model: Any, world: World, recipe: Recipe, sample: Any = None, copied: Callable[[Any], Any] | None = None
 ) -> Arranged:
-    """Spread a model over the ranks.
+    """Distribute a model over the ranks.
 
     Args:
-        model: The whole model, made by each rank; the values of rank 0 count.
-        world: The ranks.
-        recipe: Of the run.
-        sample: What the model may be called with, for stages of measured cost.
-        copied: Returns a copy of the model before it is split, or None.
+        model: The whole model, which each rank has created. The values of rank 0 are used.
+        world: The ranks and their process groups.
+        recipe: The settings of the run.
+        sample: Inputs of one batch, needed to measure the cost of layers for ``pipeline.balance = "measured"``.
+        copied: Returns a copy of the model before it is split, for the comparison, or None.
 
     Raises:
-        UsageError: The ranks made different models, or the layout does not fit this one.
+        UsageError: The ranks created different models, or the layout does not fit the model.
     """
     blocks = _prepared(model, world, recipe)
     layout, whole, notes = world.layout, copied(model) if copied else None, _attributes(model)
@@ -92,7 +92,7 @@ def arrange(
 
 
 def _prepared(model: Any, world: World, recipe: Recipe) -> list[Any]:
-    """Check a model, put it on its device with the values of rank 0, and return its repeated blocks."""
+    """Check a model, move it to its device with the values of rank 0, and return its repeated blocks."""
     _check(model, world)
     blocks = blocks_of(model)
     recipe.memory.check(model, blocks)
@@ -108,7 +108,7 @@ def _prepared(model: Any, world: World, recipe: Recipe) -> list[Any]:
 
 
 def _refuse_call(layout: Layout, *_: Any, **__: Any) -> None:
-    """Refuse to run the layers of one rank as if they were the model."""
+    """Raise a UsageError: with pp a rank holds only some of the layers, so the model cannot be called."""
     raise UsageError(
         f"layout {layout}: each rank has only some of the layers, so the model cannot be called; to train, use "
         "engine.train_batch(inputs, target); to evaluate, use engine.evaluate(loader)"
@@ -116,12 +116,12 @@ def _refuse_call(layout: Layout, *_: Any, **__: Any) -> None:
 
 
 def _attributes(model: Any) -> dict[str, dict[str, Any]]:
-    """Return what a program noted on parameters, such as `no_weight_decay`; parameters that are split are others."""
+    """Return the attributes that the user set on parameters, such as `no_weight_decay`, by parameter name."""
     return {name: dict(vars(each)) for name, each in model.named_parameters(remove_duplicate=False) if vars(each)}
 
 
 def _put_attributes(held: Any, notes: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put notes on the parameters that this rank holds, where they are not there."""
+    """Copy saved attributes to the parameters of this rank that lack them, because splitting creates new parameters."""
     for name, parameter in held.named_parameters(remove_duplicate=False):
         for key, value in notes.get(name, {}).items():
             if not hasattr(parameter, key):
@@ -129,10 +129,10 @@ def _put_attributes(held: Any, notes: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _check_hooks(model: Any, layout: Layout) -> None:
-    """See that no hooks of the program's are on parameters that are replaced by split ones.
+    """Check that no parameter that will be replaced by a split one has a gradient hook of the user.
 
     Raises:
-        UsageError: Some would be lost.
+        UsageError: A gradient hook would be lost.
     """
     if not {"shard", "tp"} & set(mesh_axes(layout)):
         return
@@ -150,7 +150,7 @@ def _each(checks: Sequence[Callable[[], None]]) -> None:
 
 
 def _costs(model: Any, world: World, recipe: Recipe, sample: Any) -> list[float] | None:
-    """Return what rank 0 measured the layers to cost; None where they are counted, or the model is no row of layers."""
+    """Return the costs of the layers measured on rank 0; None if layers are counted or the model is no Sequential."""
     import torch
 
     if recipe.pipeline.balance != "measured" or not isinstance(model, torch.nn.Sequential):
@@ -169,10 +169,11 @@ def _costs(model: Any, world: World, recipe: Recipe, sample: Any) -> list[float]
 def _spread(
     model: Any, blocks: Sequence[Any], plan: Mapping[str, str], world: World, recipe: Recipe
 ) -> tuple[Any, Callable[[bool], None], Callable[[], None]]:
-    """Spread a model, or one stage of it, over all axes but pp.
+    """Apply all axes except pp to a model or to one pipeline stage.
 
     Returns:
-        The module to call, what sets whether a micro-step reduces gradients, and what is called after backward.
+        The module to call, the function that sets whether a micro-step reduces gradients, and the check to call
+        after backward.
     """
     layout = world.layout
     if plan:
@@ -192,14 +193,14 @@ def _spread(
 
 
 def _check(model: Any, world: World) -> None:
-    """See that there is something to train, and that all ranks made the same."""
+    """Check that the model has trainable parameters with values, and that all ranks created the same model."""
     name = type(model).__name__
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UsageError(
             f"{name} has no parameter with requires_grad=True, so there is nothing to train; give a model with "
             f"such a parameter"
         )
-    tensors = {key: value for key, value in model.state_dict().items() if hasattr(value, "is_meta")}  # or extra state
+    tensors = {key: value for key, value in model.state_dict().items() if hasattr(value, "is_meta")}  # not extra state
     if any(value.is_meta for value in tensors.values()):
         raise UsageError(f"{name} has parameters without values (device meta); create the model on the CPU")
     if world.mesh is None:
@@ -207,7 +208,7 @@ def _check(model: Any, world: World) -> None:
     import torch
 
     own = [f"{key} {tuple(value.shape)} {value.dtype}" for key, value in tensors.items()]
-    if agreement.is_same(agreement.digest(own), world.everyone):  # names are sent only where they differ
+    if agreement.is_same(agreement.digest(own), world.everyone):  # the names are exchanged only if the checksums differ
         return
     every: list[Any] = [None] * world.layout.ranks
     torch.distributed.all_gather_object(every, own)
@@ -217,7 +218,7 @@ def _check(model: Any, world: World) -> None:
 
 
 def _difference(one: list[str], other: list[str]) -> str:
-    """Say where two lists of parameters part."""
+    """Return a message that names the first difference between two lists of parameters."""
     for mine, theirs in zip(one, other, strict=False):
         if mine != theirs:
             return f"it has {theirs}, rank 0 has {mine}"
@@ -225,7 +226,7 @@ def _difference(one: list[str], other: list[str]) -> str:
 
 
 def _same_values(model: Any) -> None:
-    """Give all ranks the values of rank 0."""
+    """Broadcast the parameters and buffers of rank 0 to all ranks."""
     import torch
 
     with torch.no_grad():
@@ -234,6 +235,6 @@ def _same_values(model: Any) -> None:
 
 
 def _contiguous(model: Any) -> None:
-    """Lay parameters out row by row: FSDP2 splits, and stages of a pipeline hand on, nothing in channels-last."""
+    """Make all parameters contiguous: FSDP2 and pipeline stages do not support the channels-last memory format."""
     for parameter in model.parameters():
         parameter.data = parameter.data.contiguous()

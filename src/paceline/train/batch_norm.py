@@ -1,7 +1,7 @@
-"""How does BatchNorm see the whole batch? Its statistics are of all ranks' rows, in forward and in backward.
+"""BatchNorm over the batches of all ranks: forward and backward use the statistics of the global batch.
 
-torch's SyncBatchNorm does the same on GPUs, and is not there on a CPU. mean = sum(x) / N, var = sum((x - mean)^2) / N
-over all rows (Ioffe and Szegedy 2015); the running variance takes N - 1.
+torch's SyncBatchNorm does the same but runs on GPUs only. mean = sum(x) / N, var = sum((x - mean)^2) / N over
+the rows of all ranks (Ioffe and Szegedy 2015); the running variance divides by N - 1.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 
-Total = Callable[[Any], Any]  # the sum of a tensor over ranks; its gradient is the sum over ranks as well
+Total = Callable[[Any], Any]  # sums a tensor over ranks; its gradient is summed over ranks too
 
 
 def share(model: Any, group: Any) -> None:
-    """Have a model's BatchNorm take its statistics over the rows of all ranks of a group, in training.
+    """Make the BatchNorm layers of a model use the statistics of all ranks of a group in training.
 
     Args:
-        model: A module; forwards of its parts are changed in place.
-        group: Ranks with other samples, on which the model is called as often.
+        model: A module. The forward methods of its BatchNorm layers are replaced in place.
+        group: Process group of the ranks that have different samples and call the model equally often.
 
     Raises:
-        UsageError: One computes in a way of its own, which would be of one rank's rows.
+        UsageError: A BatchNorm layer has its own forward method, so its statistics would be those of one rank.
     """
     from torch import nn
     from torch.nn.modules.batchnorm import _BatchNorm
@@ -40,7 +40,7 @@ def share(model: Any, group: Any) -> None:
 
 
 def _forward(part: Any, total: Total, values: Any) -> Any:
-    """Do what a BatchNorm does, over all ranks in training."""
+    """Run the forward pass of a BatchNorm layer; in training its statistics are those of all ranks."""
     if not part.training:
         return type(part).forward(part, values)
     part._check_input_dim(values)
@@ -54,7 +54,7 @@ def _forward(part: Any, total: Total, values: Any) -> Any:
 
 
 def _total_over(group: Any) -> Total:
-    """Return what adds up a tensor over a group."""
+    """Return a differentiable function that sums a tensor over the ranks of a group."""
     import torch
     from torch.autograd.function import once_differentiable
 
@@ -77,12 +77,13 @@ def _total_over(group: Any) -> Total:
 
 
 def normalised(input: Any, total: Total, settings: tuple[Any, Any, float, float]) -> Any:
-    """Return values less their mean over all rows, by their deviation; statistics that are kept are brought forward.
+    """Return `(x - mean) / sqrt(var + eps)` with the statistics of all ranks, and update the running statistics.
 
     Args:
-        input: `[rows, channels, ...]`, this rank's rows; 16-bit formats are computed in fp32.
-        total: Adds up over ranks.
-        settings: Running mean and variance or None, momentum, and what is added to the variance.
+        input: `[rows, channels, ...]`, the rows of this rank. 16-bit formats are computed in fp32.
+        total: Sums a tensor over ranks.
+        settings: Running mean and running variance (each may be None), momentum, and eps, which is added to the
+            variance.
     """
     import torch
 
@@ -95,7 +96,7 @@ def normalised(input: Any, total: Total, settings: tuple[Any, Any, float, float]
     mean = sums[:-1] / count
     apart = values - mean.view(shape)
     variance = total((apart * apart).sum(over)) / count
-    if running_mean is not None:  # where a block is computed again too, as on one process
+    if running_mean is not None:  # also when a block is recomputed, as on one process
         with torch.no_grad():
             running_mean.mul_(1 - momentum).add_(mean.detach().to(running_mean.dtype), alpha=momentum)
             unbiased = variance.detach() * count / (count - 1)
@@ -104,17 +105,17 @@ def normalised(input: Any, total: Total, settings: tuple[Any, Any, float, float]
 
 
 def scaled(normal: Any, weight: Any, bias: Any) -> Any:
-    """Return normalised values times a weight and plus a bias of each channel, where there are any."""
+    """Return normalised values times the weight of each channel plus its bias; either may be None."""
     shape = _shape(normal)
     found = normal if weight is None else normal * weight.view(shape)
     return found if bias is None else found + bias.view(shape)
 
 
 def _shape(values: Any) -> list[int]:
-    """Return the shape in which numbers of channels go with values."""
+    """Return the shape in which one number per channel broadcasts against values `[rows, channels, ...]`."""
     return [1, -1, *[1] * (values.dim() - 2)]
 
 
 def is_shared(model: Any) -> bool:
-    """Return whether a BatchNorm of a model takes its statistics over several ranks."""
+    """Return whether a BatchNorm layer of the model takes its statistics over several ranks."""
     return any(getattr(part.forward, "func", None) is _forward for part in model.modules())

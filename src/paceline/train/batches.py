@@ -1,10 +1,10 @@
-"""In which order do a `DataLoader`'s batches come, who takes which part, and where was it when a run was saved?
+"""Order and position of the batches of a `DataLoader` on several ranks, with resume in the middle of an epoch.
 
-All ranks go through the batches of one process, as rank 0's random numbers draw them, and take their parts. Where a
-loader is, is told by the random numbers from before the epoch and the number of batches since: another run draws the
-same order and leaves out what was taken, without reading it, on any number of ranks. That holds for torch's own
-samplers, which draw from nothing else. Samplers of a user's own may draw by NumPy or Python too: all ranks draw their
-batches from rank 0's states, and a checksum of the indices is compared.
+All ranks iterate over the same batches, drawn with the random numbers of rank 0, and each takes its part. The
+position of a loader is the random state before the epoch and the number of batches since then: a resumed run,
+on any number of ranks, draws the same order and skips the batches already used without reading them. This holds
+for torch's own samplers, which draw only from torch. Samplers of the user may also draw from NumPy or Python:
+all ranks start from rank 0's states and compare a checksum of the indices.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from paceline.core.errors import UsageError
 from paceline.train import agreement, random_states
 from paceline.train.world import World, state_of, text_of
 
-Drawn = tuple[Any, Any]  # states of torch's random numbers, and of a sampler's own generator or None
+Drawn = tuple[Any, Any]  # the state of torch's generator, and that of the sampler's own generator or None
 
 
 class Order:
-    """Batches of one process, with their numbers in the epoch."""
+    """The batches of one process, with their numbers in the epoch."""
 
     def __init__(self, batches: Any, world: World) -> None:
         self._batches = batches
         self._world = world
         self._generator = getattr(getattr(batches, "sampler", None), "generator", None)
-        self.begun: Drawn | None = None  # before this epoch
-        self.checksum = 0  # of the indices so far, on several ranks
-        self.skip = 0  # batches of the coming epoch that were taken
-        self._again: Drawn | None = None  # before that epoch
+        self.begun: Drawn | None = None  # random state before this epoch
+        self.checksum = 0  # of the indices so far; used on several ranks only
+        self.skip = 0  # batches of the next epoch that were already used
+        self._again: Drawn | None = None  # random state before the next epoch, if it is resumed
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -54,7 +54,7 @@ class Order:
             yield from ((number, list(batch)) for number, batch in numbered if number >= skip)
 
     def _on_ranks(self) -> Iterator[tuple[int, list[int]]]:
-        """Yield the batches that rank 0 draws; apart from all else that is drawn once the epoch has begun."""
+        """Yield the batches that rank 0 draws; other random draws during the epoch do not affect the order."""
         skip, own = self.skip, self._stream()
         begun, host = self._of_rank_0((self._again or self.drawn(), random_states.of_host()))
         self.begun, self.skip, self._again, self.checksum = begun, 0, None, 0
@@ -65,7 +65,7 @@ class Order:
         if self._world.sample_part:
             loads = random_states.host_of_seed(random_states.mixed("epoch", host, self._world.sample_part))
             random_states.put({**own, **loads}, self._world.device)
-        elif skip:  # who has rank 0's samples draws on as rank 0 does
+        elif skip:  # ranks with the samples of rank 0 continue with its random states
             random_states.put(own, self._world.device)
         number = 0
         while batch is not None:
@@ -78,23 +78,28 @@ class Order:
             number += 1
 
     def _stream(self) -> random_states.State:
-        """Return the states that a sampler on the CPU may draw from."""
+        """Return the random states that a sampler on the CPU may draw from."""
         import torch
 
         return {"cpu": torch.get_rng_state(), **random_states.of_host()}
 
     def drawn(self) -> Drawn:
-        """Return the states of random numbers as they are."""
+        """Return the current states of torch's CPU generator and of the sampler's own generator (or None)."""
         import torch
 
         return torch.get_rng_state(), None if self._generator is None else self._generator.get_state()
 
     def go_on(self, skip: int, begun: Drawn) -> None:
-        """Have the next epoch be the rest of one."""
+        """Make the next epoch start in the middle of one.
+
+        Args:
+            skip: The number of batches of that epoch that were already used.
+            begun: The random states before that epoch.
+        """
         self.skip, self._again = skip, begun
 
     def set_generator(self, state: Any) -> None:
-        """Give the sampler's generator a state, if it has one."""
+        """Set the state of the sampler's own generator, if both exist."""
         if self._generator is not None and state is not None:
             self._generator.set_state(state)
 
@@ -105,7 +110,7 @@ class Order:
         self.set_generator(drawn[1])
 
     def _of_rank_0(self, own: Any) -> Any:
-        """Return something as rank 0 has it."""
+        """Return the value that rank 0 passes; a collective."""
         import torch
 
         found = [own if self._world.rank == 0 else None]
@@ -116,7 +121,7 @@ class Order:
 class Part:
     """A batch sampler that yields one rank's part of each batch."""
 
-    why: str | None = None  # why one cannot go on in the middle of an epoch
+    why: str | None = None  # why this sampler cannot resume in the middle of an epoch; None if it can
 
     def __init__(self, order: Order, world: World, micro_batches: int) -> None:
         self._order = order
@@ -131,9 +136,10 @@ class Part:
             yield self._part_of(batch, self._world.sample_part)
 
     def _part_of(self, batch: list[int], part: int) -> list[int]:
-        """Return a part of each micro-batch of one process, so that all ranks together compute the same micro-batches.
+        """Return the sample indices of one part of a batch, taken from each micro-batch of the whole batch.
 
-        What sees a whole micro-batch, such as BatchNorm, depends on it.
+        All ranks together then compute the same micro-batches as one process, so layers that see a whole
+        micro-batch, such as BatchNorm, give the same result.
         """
         parts = self._world.layout.samples
         if len(batch) % parts:
@@ -145,13 +151,13 @@ class Part:
 
 
 class Dealt(Part):
-    """A batch sampler that yields the parts of batches that this rank is the first to ask for.
+    """A batch sampler that yields the parts of batches that this rank is the first to request.
 
-    All ranks together see each part once; one that is slow takes fewer of them.
+    All ranks together see each part once. A slow rank takes fewer parts.
     """
 
     why = "with [asynchronous], each rank takes the next part when it is ready; save after an epoch"
-    _made = count()  # loaders are made in the same order on all ranks
+    _made = count()  # numbers the loaders, which all ranks create in the same order
 
     def __init__(self, order: Order, world: World, micro_batches: int) -> None:
         super().__init__(order, world, micro_batches)
@@ -168,17 +174,17 @@ class Dealt(Part):
 
 
 class Place:
-    """A `DataLoader` that knows where it is, in batches of all ranks."""
+    """A `DataLoader` that knows its position, counted in global batches."""
 
     def __init__(self, loader: Any, order: Order, why: str | None, world: World, *, compared: bool) -> None:
-        """Begin.
+        """Wrap a `DataLoader`.
 
         Args:
-            loader: Goes by the order.
-            order: Of its batches.
-            why: Why it cannot go on in the middle of an epoch; None where it can.
+            loader: A `DataLoader` that follows `order`.
+            order: The order of its batches.
+            why: Why the loader cannot resume in the middle of an epoch; None if it can.
             world: The ranks.
-            compared: Whether indices are compared over all ranks, as a sampler may draw from anything.
+            compared: Whether ranks compare their sample indices, because the sampler may draw from any generator.
         """
         self._world = world
         self._compared = compared and world.mesh is not None
@@ -196,7 +202,7 @@ class Place:
         self._taken, own = self._order.skip, torch.get_rng_state()
         with self._world.drawing("loading"):
             iterator = iter(self._loader)
-        if self._taken:  # a loader draws as it begins, and this one began before
+        if self._taken:  # creating an iterator draws a number, and the resumed epoch has drawn it before
             torch.set_rng_state(own)
         while True:
             with self._world.drawing("loading"):
@@ -210,7 +216,7 @@ class Place:
         self._taken = 0
 
     def _check_indices(self) -> None:
-        """See that a sampler of the user's own gave all ranks the same batches."""
+        """Raise a UsageError if a sampler of the user's own gave the ranks different batches."""
         if not agreement.is_same(self._order.checksum, self._world.everyone):
             raise UsageError(
                 f"ranks got different batches: {self._why}. It uses its own random generator with a different state on "
@@ -218,7 +224,7 @@ class Place:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where it is, as JSON takes it."""
+        """Return the position of the loader as values that JSON can store."""
         begun = self._order.begun if self._taken else None
         return {
             "samples": len(self._loader.dataset),
@@ -230,10 +236,14 @@ class Place:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where a loader of the same data set was.
+        """Continue at the position of a loader of the same data set.
+
+        Args:
+            state: As `state_dict` returned it.
 
         Raises:
-            UsageError: It was in the middle of an epoch and of other batches, or cannot go on there.
+            UsageError: The position is in the middle of an epoch, and the batches differ or the sampler cannot
+                resume there.
         """
         self._order.set_generator(state_of(state["generator"]))
         if not state["taken"]:
@@ -254,12 +264,12 @@ class Place:
 
 
 def like(batch: Any, values: list[Any]) -> Any:
-    """Return values as the kind of list or tuple that a batch is, a named one too."""
+    """Return values in a container of the same type as the batch: list, tuple or named tuple."""
     return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
 
 
 def why_not(loader: Any) -> str | None:
-    """Return why a `DataLoader` cannot go on in the middle of an epoch; None where it can."""
+    """Return why a `DataLoader` cannot resume in the middle of an epoch; None if it can."""
     from torch.utils import data
 
     known = (data.SequentialSampler, data.RandomSampler, data.SubsetRandomSampler, data.WeightedRandomSampler)

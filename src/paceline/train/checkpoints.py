@@ -1,8 +1,9 @@
-"""How is a run saved so that any other layout can go on? By names of the whole model, in torch's DCP format.
+"""Checkpoints that any other layout can load: tensors have the names of the original model, in torch's DCP format.
 
-Each rank writes the parts that it holds; a reader of another layout asks for its own parts. Optimizer state goes by the
-name of its parameter, so that stages and shards come apart and together. Progress (steps, loss scale, schedule) is one
-JSON file that rank 0 writes last. A checkpoint is written beside its folder, and takes its place when it is whole.
+Each rank writes the parts that it holds, and a reader with another layout asks for the parts that it needs.
+Optimizer state is stored by parameter name. Progress (steps, loss scale, schedule) is one JSON file, which rank
+0 writes last. A checkpoint is written to a folder beside the target, which replaces the target when it is
+complete.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ _SCHEMA = "paceline.checkpoint/1"
 
 
 def state(model: Any, optimizer: Any, replicas: Replicas | None, *, stepped: bool) -> dict[str, Any]:
-    """Return what is saved, and what is read into, by the names of the whole model.
+    """Return the tensors to save, or to load into, by the names of the original model.
 
     Args:
         model: The module that holds this rank's parameters.
-        optimizer: Of that module.
-        replicas: Of a mode in which they do not step together; None without.
-        stepped: Whether the optimizer has state. Where it has none, torch would make it by a step.
+        optimizer: The optimizer of that module.
+        replicas: State of a mode in which replicas do not step together, such as `[asynchronous]`; None otherwise.
+        stepped: Whether the optimizer has state. If it has none, only its settings are returned, because torch
+            would take a step to create state.
     """
     from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_state_dict
 
@@ -46,7 +48,7 @@ def state(model: Any, optimizer: Any, replicas: Replicas | None, *, stepped: boo
 
 
 def _settings(model: Any, optimizer: Any) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield an optimizer's settings: their names in a checkpoint, as torch has them, their groups, and their names."""
+    """Yield each setting of an optimizer: its key in a checkpoint, its parameter group, and its name in that group."""
     of_parameter = {id(parameter): name for name, parameter in model.named_parameters()}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -65,13 +67,14 @@ def save(
 ) -> None:
     """Write a checkpoint; a collective of all ranks.
 
-    It is written beside the folder and takes its place when it is whole: one of the two is always there.
+    The checkpoint is written beside the folder and then replaces it, so a complete checkpoint exists at all
+    times.
 
     Args:
-        folder: Where; its earlier checkpoint is replaced, other files in it stay.
+        folder: The folder to write. Its earlier checkpoint is replaced; other files in it stay.
         tensors: As `state` returns them.
-        progress: What goes into the JSON file.
-        extra: Of the program's own: what `torch.load(weights_only=True)` reads; rank 0's is written.
+        progress: Values for the JSON file.
+        extra: Values of the program that `torch.load(weights_only=True)` can read; those of rank 0 are written.
     """
     import torch
     from torch.distributed import checkpoint
@@ -93,12 +96,17 @@ def save(
 
 
 def beside(folder: Path, what: str) -> Path:
-    """Return the folder beside a checkpoint for one that is written (``part``) or replaced (``old``)."""
+    """Return the hidden folder next to a checkpoint, for the new (``part``) or the replaced (``old``) checkpoint."""
     return folder.absolute().parent / f".{folder.absolute().name}.{what}"
 
 
 def put_in_place(part: Path, folder: Path) -> None:
-    """Give a whole checkpoint the place of an earlier one."""
+    """Replace a checkpoint folder by a complete new one.
+
+    Args:
+        part: The folder with the new checkpoint.
+        folder: The checkpoint folder. Files in it that are not part of a checkpoint are kept.
+    """
     folder, old = folder.absolute(), beside(folder, "old")
     if folder.exists():
         folder.rename(old)
@@ -111,7 +119,7 @@ def put_in_place(part: Path, folder: Path) -> None:
 
 
 def recover(folder: Path) -> None:
-    """Finish what a run that was killed in `put_in_place` began."""
+    """Complete a replacement by `put_in_place` that was interrupted when its run was killed."""
     folder, old, part = folder.absolute(), beside(folder, "old"), beside(folder, "part")
     if old.exists() and not folder.exists():
         (part if (part / _PROGRESS).exists() else old).rename(folder)
@@ -127,7 +135,7 @@ def _is_ours(path: Path) -> bool:
 
 
 def read_extra(folder: Path) -> dict[str, Any]:
-    """Return what a program saved beside; empty where it saved nothing."""
+    """Return the extra values that the program saved with a checkpoint; empty if it saved none."""
     import torch
 
     path = folder / _EXTRA
@@ -135,7 +143,7 @@ def read_extra(folder: Path) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    """Return what JSON takes of a number of torch or NumPy."""
+    """Return a torch or NumPy number as a Python number, for JSON."""
     if hasattr(value, "tolist"):
         return value.tolist()
     raise TypeError(
@@ -144,9 +152,14 @@ def _number(value: Any) -> Any:
 
 
 def shaped(own: Any, saved: Any) -> Any:
-    """Return what JSON kept, with the kinds of dict, key and sequence that one's own state has.
+    """Return a value from JSON converted to the container and key types that the program's own state has.
 
-    JSON has text for all keys: steps at which `MultiStepLR` lowers the rate would never come.
+    JSON turns all keys into text, so without this `MultiStepLR` would never find the steps at which it lowers
+    the rate.
+
+    Args:
+        own: The current state of the same object, whose types are used.
+        saved: The value that JSON stored.
     """
     if isinstance(own, dict) and isinstance(saved, dict):
         kinds = {type(key) for key in own}
@@ -164,16 +177,15 @@ def load(folder: Path, tensors: dict[str, Any], *, same_ranks: bool) -> set[str]
     """Read the tensors of a checkpoint; a collective of all ranks.
 
     Args:
-        folder: Of a checkpoint, of any layout.
-        tensors: As `state` returns them, and random numbers; they are read into, but for random numbers of ranks that
-            were others.
-        same_ranks: Whether ranks are what they were, and go on with their random numbers.
+        folder: A checkpoint folder, of any layout.
+        tensors: As `state` returns them, with random numbers; they are overwritten in place.
+        same_ranks: Whether the number of ranks is unchanged. If not, random numbers are not read.
 
     Returns:
-        Names of parameters that had no optimizer state, as they were frozen.
+        The names of parameters without optimizer state in the checkpoint, because they were frozen.
 
     Raises:
-        UsageError: It is of another model or optimizer.
+        UsageError: The checkpoint is of another model or optimizer.
     """
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.api import CheckpointException
@@ -185,14 +197,14 @@ def load(folder: Path, tensors: dict[str, Any], *, same_ranks: bool) -> set[str]
         with _quiet():
             checkpoint.load({k: v for k, v in tensors.items() if same_ranks or k != "random"}, checkpoint_id=folder)
     except CheckpointException as error:
-        cause = next((wrapped[0] for wrapped in error.failures.values()), error)  # of torch: exception and traceback
+        cause = next((wrapped[0] for wrapped in error.failures.values()), error)  # pairs of exception, traceback
         raise UsageError(f"checkpoint {folder} does not belong to this model and optimizer: {cause}") from error
     of_optimizer.update(kept)
     return frozen
 
 
 def _without_state(folder: Path, tensors: dict[str, Any]) -> set[str]:
-    """Return the parameters without optimizer state in a checkpoint in which others have some."""
+    """Return the parameters that have no optimizer state in a checkpoint where other parameters do."""
     from torch.distributed.checkpoint import FileSystemReader
 
     keys = FileSystemReader(folder).read_metadata().state_dict_metadata
@@ -202,7 +214,7 @@ def _without_state(folder: Path, tensors: dict[str, Any]) -> set[str]:
 
 
 def _parameter_of(key: str) -> str:
-    """Return the name of the parameter that a flat key of an optimizer's state or settings is of."""
+    """Return the parameter name in a flat key of optimizer state or settings; empty text for other keys."""
     kind, _, rest = key.partition(".")
     return rest.rpartition(".")[0] if kind in ("state", "param_groups") else ""
 
@@ -216,15 +228,15 @@ def apply(
     stepped: bool,
     frozen: set[str] | None = None,
 ) -> None:
-    """Give what was read to a model, its optimizer and its replicas; one that had not stepped loses its state.
+    """Give loaded tensors to a model, its optimizer and its replicas.
 
     Args:
         tensors: As `state` returns them, after `load`.
         model: The module that holds this rank's parameters.
-        optimizer: Of that module.
-        replicas: Of a mode in which they do not step together; None without.
-        stepped: Whether the optimizer had state.
-        frozen: Names of parameters for which it had none.
+        optimizer: The optimizer of that module. Its state is cleared if the saved optimizer had none.
+        replicas: State of a mode in which replicas do not step together; None otherwise.
+        stepped: Whether the saved optimizer had state.
+        frozen: Names of parameters without saved optimizer state.
     """
     from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_state_dict
 
@@ -247,21 +259,21 @@ def apply(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out torch's warning that one process is alone: it is."""
+    """Suppress torch's warning that torch.distributed is not initialized, which is expected with one process."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
         yield
 
 
 def read_progress(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
-    """Read the JSON file of a checkpoint.
+    """Return the contents of a checkpoint's JSON file.
 
     Args:
-        folder: Of a checkpoint, of any layout.
-        wanted: Names that the file must have.
+        folder: A checkpoint folder, of any layout.
+        wanted: Names that the file must contain, with this run's values.
 
     Raises:
-        UsageError: There is no whole checkpoint, or it is of another run.
+        UsageError: There is no complete checkpoint, or it is of another run.
     """
     if _rank() == 0:
         recover(folder)
@@ -294,7 +306,7 @@ def _rank() -> int:
 
 
 def _meet() -> None:
-    """Wait for all ranks."""
+    """Wait until all ranks reach this call (barrier)."""
     import torch
 
     if torch.distributed.is_initialized():

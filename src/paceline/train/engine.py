@@ -1,4 +1,4 @@
-"""How does a loop that someone wrote run on any layout, in any precision, with the same numbers?
+"""Runs a user's training loop on any layout and in any precision, with the same results as on one process.
 
     engine = Engine(recipe)
     model, optimizer = engine.setup(model, lambda model: AdamW(model.parameters()), loss=cross_entropy)
@@ -6,8 +6,8 @@
         engine.train_batch(inputs, target)      # or own micro-steps: engine.split, micro_step, backward
         engine.step()
 
-The engine is built from a recipe, all of which is checked before anything is made. One rank under `python` and many
-under `torchrun` run the same script.
+The engine is created from a recipe, which is checked as a whole before anything else happens. The same script
+runs on one rank under `python` and on many under `torchrun`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from paceline.train.world import draw_apart, draw_within
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What a step came to."""
+    """The result of a step."""
 
-    applied: bool  # False: gradients were not finite, and with fp16 the step was skipped
-    norm: Any  # of the gradient before clipping, a scalar tensor; None where neither clipping nor fp16 asked for it
+    applied: bool  # False: with fp16, gradients were not finite and the step was skipped
+    norm: Any  # gradient norm before clipping, a scalar tensor; None without clipping and fp16
     loss_scale: float  # 1 without fp16
 
 
 class Engine(Run):
-    """Runs a loop on a layout; one a process."""
+    """Runs a training loop on a layout; each process creates one."""
 
     def setup(
         self,
@@ -50,15 +50,17 @@ class Engine(Run):
         schedule: Callable[[Any], Any] | None = None,
         sample: Any = None,
     ) -> tuple[Any, Any]:
-        """Spread a model over the ranks, then make its optimizer.
+        """Distribute a model over the ranks, then create its optimizer.
 
         Args:
-            model: The whole model, made by each rank; the values of rank 0 count.
-            optimizer: Makes the optimizer of a model: `lambda model: AdamW(model.parameters())`.
-            loss: Makes a scalar of output and target, a mean over `weight(target)` things; `train_batch` needs it.
-            weight: How much a target counts, such as its tokens; None: all parts alike.
-            schedule: Makes the learning-rate schedule of an optimizer; it goes on with each applied step.
-            sample: Inputs of a rank's batch, for stages of measured cost only.
+            model: The whole model, which each rank has created. The values of rank 0 are used.
+            optimizer: Creates the optimizer of a model: `lambda model: AdamW(model.parameters())`.
+            loss: Returns a scalar for an output and a target, a mean over `weight(target)` items; `train_batch`
+                needs it.
+            weight: Returns how much a target counts, such as its number of tokens; None: all micro-batches count
+                alike.
+            schedule: Creates the learning-rate schedule of an optimizer; it advances with each applied step.
+            sample: Inputs of a rank's batch; needed only for pipeline stages balanced by measured cost.
 
         Returns:
             The model to call, and the optimizer.
@@ -89,28 +91,30 @@ class Engine(Run):
         return arranged.module, self._optimizer
 
     def loader(self, loader: Any) -> Any:
-        """Return a loader of this rank's part of each batch, on its device; batches are the same as with one process.
+        """Return a loader of this rank's part of each batch, on its device.
+
+        The global batches are those of one process.
 
         Args:
-            loader: torch's `DataLoader`, or `paceline.data.Loader`; where it is, `save` and `load` keep.
+            loader: torch's `DataLoader`, or `paceline.data.Loader`. `save` and `load` include its position.
 
         Raises:
-            UsageError: It cannot be split, or its batches cannot, or a checkpoint is of another data set.
+            UsageError: The loader or its batches cannot be split, or a loaded checkpoint is of another data set.
         """
         own = loaders.split(loader, self.world, self._planned, dealt=self._dealt)
         self._places.add(own.loader)
         return own
 
     def split(self, batch: Any) -> list[Any]:
-        """Split a batch (a tensor, or a tuple, list or dict of them) into its micro-batches, along dimension 0."""
+        """Split a batch (a tensor, or a tuple, list or dict of them) into its micro-batches along dimension 0."""
         return loaders.parts(batch, self._planned)
 
     @contextmanager
     def micro_step(self, *, last: bool | None = None) -> Iterator[None]:
-        """Run forward and backward of a micro-batch inside, in the run's precision; the last one reduces gradients.
+        """Run forward and backward of a micro-batch in the run's precision; the last micro-step reduces gradients.
 
         Args:
-            last: Whether `step()` comes next; None: after as many micro-steps as the recipe has.
+            last: Whether `step()` comes next; None: the last one is the recipe's number of micro-batches.
         """
         passes = self._ready()
         if passes.begun == 0 and self._replicas is not None:
@@ -119,12 +123,12 @@ class Engine(Run):
             yield
 
     def backward(self, loss: Any, weight: Any = None) -> None:
-        """Run backward of one micro-batch; several losses of one micro-step add up.
+        """Run backward of one micro-batch; several losses of one micro-step are added.
 
         Args:
-            loss: A scalar tensor, a mean over `weight` things.
-            weight: A number or a scalar tensor, the same for all losses of a micro-step; None: all micro-batches count
-                alike. Where the weights of a step sum to 0 its gradient is 0.
+            loss: A scalar tensor, a mean over `weight` items.
+            weight: A number or a scalar tensor, the same for all losses of a micro-step; None: all micro-batches
+                count alike. If the weights of a step sum to 0, its gradient is 0.
         """
         self._ready().backward(loss, weight)
 
@@ -132,8 +136,8 @@ class Engine(Run):
         """Run forward and backward of this rank's batch, in micro-batches, on any layout.
 
         Args:
-            inputs: What the model is called with: a tensor, samples in dimension 0.
-            target: What the loss is called with beside the output.
+            inputs: The input of the model: a tensor with samples in dimension 0.
+            target: The second argument of the loss, after the output.
         """
         passes = self._ready()
         if self._loss is None:
@@ -148,11 +152,14 @@ class Engine(Run):
         passes.train(inputs, target, self._loss, self._weight)
 
     def loss(self) -> float:
-        """Return the loss of this step's batch over all ranks (with `[asynchronous]` this one's), before `step()`."""
+        """Return the loss of this step's batch over all ranks; with `[asynchronous]` that of this rank.
+
+        Call it before `step()`.
+        """
         return float(self._weights.mean(self.world.group("pp")))
 
     def step(self) -> Step:
-        """Clip, update the parameters, and go on to the next step.
+        """Clip the gradients, update the parameters, and advance the schedule.
 
         Raises:
             UsageError: The gradients of this step were not reduced.
@@ -175,7 +182,7 @@ class Engine(Run):
         return result
 
     def _update(self, held: list[Any]) -> Step:
-        """Bring gradients to their size and apply them."""
+        """Scale and clip the gradients, and take the optimizer step."""
         clip, scale = self.recipe.optimizer.clip_norm, self.scale
         value = scale.value if scale else 1.0
         factor = self._weights.factor() / value

@@ -1,8 +1,9 @@
-"""The mean loss, and other means, over a data set without gradients: on any layout what one process computes.
+"""Mean loss and other means over a data set without gradients, the same on any layout as on one process.
 
-All ranks go through the same batches, drawn from rank 0's random numbers. Of a batch, each rank with other samples has
-a part; parts may differ in size by one sample. A rank without a sample takes one with weight 0, as all ranks must call
-the model. With `pp` a batch goes through the stages one after the other, and with `cp` each rank takes its positions.
+All ranks go through the same batches, drawn with the random numbers of rank 0. Each rank with different samples
+takes a part of a batch; parts may differ in size by one sample. A rank without a sample takes one with weight
+0, because all ranks must call the model. With `pp` a batch goes through the stages one after the other, and
+with `cp` each rank takes its positions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from paceline.train.batches import like
 from paceline.train.parallel import cp
 from paceline.train.world import World
 
-Measure = Callable[[Any, Any], Any]  # of an output and a target: a scalar, a mean over what the target weighs
+Measure = Callable[
+    [Any, Any], Any
+]  # maps an output and a target to a scalar, a mean over the items that `weight` counts
 
 
 def evaluated(
@@ -34,13 +37,13 @@ def evaluated(
     Args:
         arranged: The model on this rank.
         world: The ranks.
-        loader: Yields whole batches, a pair of inputs and target each.
-        measures: By name.
-        weight: How much a target counts; None: its number of samples.
-        context: Makes the context of a forward pass.
+        loader: Yields whole batches, each a pair of inputs and target.
+        measures: The measures by name.
+        weight: Returns how much a target counts; None: its number of samples.
+        context: Returns the context of a forward pass.
 
     Raises:
-        UsageError: Ranks were given different batches, or there was none.
+        UsageError: Ranks were given different batches, or there was no batch.
     """
     import torch
 
@@ -60,7 +63,7 @@ def evaluated(
                 values = [measure(output, target) for measure in measures.values()] if output is not None else []
             if values:
                 own = float(weight(target)) if weight else float(_count(target))
-                if counts and own:  # a mean over nothing is not a number
+                if counts and own:  # the mean over nothing is NaN
                     sums += torch.tensor([own * float(value) for value in values] + [own], dtype=torch.float64).to(sums)
     for axes in (("dp", "shard", "cp"), ("pp",)):
         if (group := world.group(*axes)) is not None:
@@ -102,7 +105,7 @@ def _evaluating(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _as_rank_0(world: World) -> Iterator[None]:
-    """Draw as rank 0 does, and go on as before at the end."""
+    """Use the random states of rank 0 inside the context, and restore this rank's own at the end."""
     import torch
 
     if world.mesh is None:
@@ -119,7 +122,7 @@ def _as_rank_0(world: World) -> Iterator[None]:
 
 
 def _part(batch: Any, world: World) -> tuple[Any, bool]:
-    """Return this rank's part of a batch, and whether it counts."""
+    """Return this rank's part of a batch, and whether the part counts."""
     count, parts, part = _count(batch), world.layout.samples, world.sample_part
     first, last = count * part // parts, count * (part + 1) // parts
     found = _samples(batch, count, slice(first, last) if last > first else slice(0, 1))
@@ -146,7 +149,7 @@ def _samples(batch: Any, count: int, which: slice) -> Any:
 
 
 def _output(arranged: Arranged, inputs: Any) -> Any:
-    """Return the output of the model; None on ranks of other stages than the last one."""
+    """Return the output of the model; with pp, None on ranks other than that of the last stage."""
     if arranged.stages is not None:
         return arranged.stages.forward(inputs)
     return arranged.held(inputs)

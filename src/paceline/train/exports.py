@@ -1,8 +1,8 @@
-"""The whole model as one plain state dict in one file, from any layout: safetensors, or torch's own format.
+"""Writes the whole model as one state dict to one file, from any layout: safetensors, or torch's own format.
 
-Tensors have the names of the model before it was split, are put together one after the other, and written by rank 0. A
-safetensors file is the length of a JSON header (8 bytes, little endian), the header with type, shape and place of each
-tensor, and the bytes (https://github.com/huggingface/safetensors).
+Tensors have the names of the model before it was split. They are gathered one after the other, and rank 0
+writes them. A safetensors file consists of the length of a JSON header (8 bytes, little endian), the header
+with type, shape and offset of each tensor, and the data (https://github.com/huggingface/safetensors).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ def export(held: Any, world: World, path: Path) -> None:
     """Write the parameters and buffers of a whole model; a collective of all ranks.
 
     Args:
-        held: What this rank holds, under the names of the whole model.
+        held: The part of the model on this rank, with the names of the whole model.
         world: The ranks.
         path: Ends in .safetensors, .pt, .pth or .bin.
 
     Raises:
-        UsageError: It has another ending, or a tensor is of a type that safetensors does not have.
+        UsageError: The path has another ending, or safetensors cannot store the type of a tensor.
     """
     import torch
 
@@ -43,7 +43,9 @@ def export(held: Any, world: World, path: Path) -> None:
     if world.rank == 0:
         with replacing(path) as part:
             if path.suffix in _TORCHS:
-                with part.open("wb") as file:  # the archive then has no name of its own
+                with part.open(
+                    "wb"
+                ) as file:  # with a file instead of a path, the archive does not contain the file's name
                     torch.save(state, file)
             else:
                 _write(state, part)
@@ -52,7 +54,7 @@ def export(held: Any, world: World, path: Path) -> None:
 
 
 def _whole(held: Any, world: World) -> Iterator[tuple[str, Any]]:
-    """Yield names and tensors of the whole model, in host memory on rank 0; elsewhere nothing."""
+    """Yield names and tensors of the whole model, in host memory on rank 0; nothing on other ranks."""
     import torch
 
     group = world.group("pp")

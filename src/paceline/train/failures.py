@@ -1,8 +1,9 @@
-"""How does a run of many ranks end when one of them fails? With one error, on one rank, and nobody waits.
+"""Ends all ranks of a run when one fails, with one error message.
 
-Each rank has a thread with a connection of its own to the store that the launcher or rank 0 keeps. The first rank
-whose program ends by an error puts its name there and prints the error; others, whose collectives break for it, say
-nothing of their own and end. One that waits in a collective that can never finish is ended by its thread.
+Each rank has a thread with its own connection to the store that the launcher or rank 0 keeps. The first rank
+that ends by an error records itself there and prints the error. The other ranks, whose collectives fail as a
+consequence, print nothing and end. The thread of a rank ends its process if the rank waits in a collective that
+can never finish.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ from typing import Any
 from paceline.core.errors import PacelineError
 
 _KEY = "paceline/failed"
-_LOOK_S = 0.5  # how often a rank looks whether another one failed
-_GRACE_S = 2.0  # for a rank to end by itself
-_GOES_S = 1.0  # a process that was killed closes its connections first, and is seen as ended a little later
+_LOOK_S = 0.5  # interval at which a rank checks whether another one failed
+_GRACE_S = 2.0  # how long a rank may take to end by itself
+_GOES_S = 1.0  # how long a killed process may stay visible after its connections closed
 _LOST = ("closed by peer", "Connection reset", "Broken pipe", "remote process exited", "Socket closed")
 
 
 def watch(rank: int) -> None:
-    """Make errors of this rank known to all, and theirs to this one; does nothing the second time.
+    """Report errors of this rank to all ranks, and end this rank when another one fails. A second call does nothing.
 
     Args:
-        rank: Of this process; the default process group must be there.
+        rank: The rank of this process. The default process group must exist.
     """
     import torch
 
@@ -46,13 +47,13 @@ def watch(rank: int) -> None:
 
 
 def _rest(done: threading.Event, thread: threading.Thread) -> None:
-    """Stop looking before the interpreter ends."""
+    """Stop the thread before the interpreter ends."""
     done.set()
     thread.join(_GRACE_S)
 
 
 class _Rank:
-    """One rank's part in ending together."""
+    """Reports failures of this rank and ends it when another one fails."""
 
     def __init__(self, rank: int, ranks: int, store: Any, earlier: Callable[..., Any]) -> None:
         self.done = threading.Event()
@@ -63,7 +64,7 @@ class _Rank:
         store.set(f"paceline/rank/{rank}", f"{socket.gethostname()} {os.getpid()}")
 
     def ends_by_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        """End this process; only the first rank that fails prints. Takes the place of `sys.excepthook`."""
+        """Replacement of `sys.excepthook`: end this process, and print the error if this rank is the first to fail."""
         ours = isinstance(error, PacelineError)
         if self._claims():
             if not ours:
@@ -72,12 +73,12 @@ class _Rank:
         else:
             self.done.wait(
                 _GRACE_S / 2
-            )  # a launcher ends all ranks as soon as one has ended: the first one prints before
+            )  # a launcher ends all ranks as soon as one ends, so let the first one print before
         sys.stdout.flush()
         os._exit(error.exit_code if isinstance(error, PacelineError) else 1)
 
     def look(self, store: Any) -> None:
-        """Wait until another rank has failed, then end this one if it does not end by itself."""
+        """Wait until another rank has failed, then end this process if it does not end by itself."""
         try:
             while not self.done.wait(_LOOK_S):
                 if store.check([_KEY]):
@@ -85,27 +86,30 @@ class _Rank:
             else:
                 return
         except RuntimeError:
-            return  # the store has ended: collectives break by themselves
+            return  # the store has ended, so collectives fail by themselves
         if not self.done.wait(_GRACE_S):
             os._exit(1)
 
     def _claims(self) -> bool:
-        """Return whether this rank is the first to fail; where nobody can tell, rank 1 is (the store was in rank 0)."""
+        """Return whether this rank is the first to fail.
+
+        If the store has gone with rank 0, rank 1 counts as the first.
+        """
         try:
             return bool(self._store.compare_set(_KEY, "", str(self._rank)) == str(self._rank).encode())
         except RuntimeError:
             return self._rank == 1
 
     def _why(self, error: BaseException) -> str:
-        """Say what ended the run."""
+        """Return the reason why the run ended, for the message."""
         if not any(words in str(error) for words in _LOST):
             return "failed with the error above; all ranks end"
         gone = ", ".join(str(rank) for rank in self._gone())
-        who = f"rank {gone}" if gone else "another rank"  # of another machine
+        who = f"rank {gone}" if gone else "another rank"  # the rank was on another machine
         return f"{who} ended without an error (killed, out of memory, or exited early); all ranks end"
 
     def _gone(self) -> list[int]:
-        """Return the ranks of this machine that have ended, and wait a little for one to."""
+        """Return the ranks of this machine that have ended; wait up to `_GOES_S` seconds for one."""
         until = time.monotonic() + _GOES_S
         while True:
             gone = [rank for rank in range(self._ranks) if self._is_gone(rank)]
@@ -114,7 +118,7 @@ class _Rank:
             time.sleep(0.02)
 
     def _is_gone(self, rank: int) -> bool:
-        """Return whether a rank ran on this machine and does no more."""
+        """Return whether a rank ran on this machine and has ended."""
         try:
             host, pid = self._store.get(f"paceline/rank/{rank}").decode().split()
             state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]

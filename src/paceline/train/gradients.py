@@ -1,16 +1,17 @@
-"""What is the gradient of a step, and how long is it?
+"""The gradient of a step over all micro-steps and ranks, and its norm.
 
-A step sees losses l_i with weights w_i, over all micro-steps of all ranks that hold other samples. Its gradient is
+A step has losses l_i with weights w_i, over all micro-steps of all ranks that hold different samples. Its
+gradient is
 
     g = sum_i w_i grad l_i / sum_i w_i
 
-With equal weights that is the mean over equal parts; with the numbers of tokens as weights and means over tokens as
-losses it is the mean over all tokens: the full batch's gradient in both cases, ragged parts included. Where the weights
-of a step sum to 0, g is 0.
+With equal weights this is the mean over equal parts. With the numbers of tokens as weights and means over
+tokens as losses it is the mean over all tokens. Both equal the gradient of the full batch, also if parts differ
+in size. If the weights of a step sum to 0, g is 0.
 
-The norm is that of the whole model: ||g||^2 = sum over parameters, whoever holds their parts. Gradients that lie alike
-(same mesh, same placement) are taken together, each such group is summed over the ranks it is split over, and stages of
-a pipeline are added up.
+The norm is that of the whole model: ||g||^2 = sum over all parameters, on whichever rank their parts are.
+Gradients with the same mesh and the same split axes are grouped; each group is summed over the ranks that share
+its parameters, and the pipeline stages are added.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from paceline.core.errors import UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class Clipping:
-    """What is done to gradients before the optimizer; table ``[optimizer]`` of a recipe."""
+    """Settings that change gradients before the optimizer step; table ``[optimizer]`` of a recipe."""
 
     clip_norm: float | None = None
 
@@ -37,26 +38,26 @@ class Clipping:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a setting is a number, which true and false are not."""
+    """Return whether a setting is a number; booleans are not numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class Weights:
-    """The weights of the losses of a step, summed as they come.
+    """The weights of the losses of a step, summed over its micro-steps.
 
-    Before backward a loss is multiplied by w / (planned micro-steps x unit): with equal weights the gradients are right
-    as they are. The unit is a power of two near the first weight, the same on all ranks; it keeps 16-bit gradients in
-    range.
+    Before backward a loss is multiplied by w / (planned micro-steps x unit), so that with equal weights no
+    further scaling is needed. The unit is a power of two near the first weight, the same on all ranks; it keeps
+    16-bit gradients in range.
     """
 
     def __init__(self, planned: int, device: Any, group: Any, averaged: bool = True) -> None:
-        """Begin.
+        """Create empty sums.
 
         Args:
-            planned: Micro-steps that a step is expected to have.
-            device: Where sums are kept.
-            group: Ranks with other samples; None where there are none.
-            averaged: Whether gradients are averaged over the group; else each rank has a step of its own.
+            planned: The number of micro-steps that a step is expected to have.
+            device: The device of the sums.
+            group: Process group of the ranks with different samples; None if there is only one.
+            averaged: Whether gradients are averaged over the group; otherwise each rank has its own step.
         """
         self._over = group if averaged else None
         self._planned = planned
@@ -67,27 +68,27 @@ class Weights:
         self.clear()
 
     def clear(self) -> None:
-        """Begin another step."""
-        self._given: Any = None  # sum of weights, where any were given
-        self._losses: Any = 0.0  # sum of the losses as multiplied
+        """Reset all sums for the next step."""
+        self._given: Any = None  # sum of the weights; None if no loss has one
+        self._losses: Any = 0.0  # sum of the losses after multiplication
         self.count = 0  # micro-steps with a loss
-        self._weighs_nothing: Any = None  # whether the loss of the coming backward does; None: it does not
+        self._weighs_nothing: Any = None  # whether the next loss has weight 0; None if it has not
         self.begin()
 
     def begin(self) -> None:
-        """Begin another micro-step, whose losses add up and have one weight."""
+        """Start another micro-step. Its losses are added and share one weight."""
         self._taken = False
         self._own: Any = None  # weight of this micro-step
 
     def take(self, weight: Any) -> None:
-        """Take note of a loss of a micro-step.
+        """Record the weight of a loss of the current micro-step.
 
         Args:
-            weight: A number or a scalar tensor; None: all are alike.
+            weight: A number or a scalar tensor; None if all losses count alike.
 
         Raises:
-            UsageError: Some losses of a step have a weight and some have none, or two of one micro-step have different
-                ones.
+            UsageError: Some losses of a step have a weight and some have none, or two losses of one micro-step have
+                different weights.
         """
         if self.count and (weight is None) != (self._given is None):
             raise UsageError(
@@ -110,11 +111,11 @@ class Weights:
         self._given = weight if self._given is None else self._given + weight
 
     def multiplier(self, weight: Any) -> Any:
-        """Return what a loss of this weight is multiplied by before backward."""
+        """Return the factor by which a loss with this weight is multiplied before backward."""
         return 1 / self._planned if weight is None else weight / (self._planned * self._unit)
 
     def multiplied(self, loss: Any, weight: Any) -> Any:
-        """Return a loss times its multiplier; 0 where it weighs nothing, as a mean over nothing is not a number."""
+        """Return the loss times its multiplier; 0 if its weight is 0, because the loss may then be NaN."""
         import torch
 
         found = loss * self.multiplier(weight)
@@ -122,10 +123,10 @@ class Weights:
         return found if nothing is None else torch.where(nothing, torch.zeros_like(found), found)
 
     def guard(self, output: Any) -> None:
-        """Have outputs get a gradient of 0 from a loss that weighs nothing: that of a mean over nothing is no number.
+        """Replace the gradients of outputs by 0 in backward if the weight of their loss is 0, because they may be NaN.
 
         Args:
-            output: Of the model, in the micro-step whose loss comes next: a tensor, or some in tuples, lists and dicts.
+            output: The model's output in the current micro-step: a tensor, or tensors in tuples, lists and dicts.
         """
         for tensor in _tensors(output):
             if tensor.requires_grad:
@@ -135,18 +136,25 @@ class Weights:
         return _cleared(self._weighs_nothing, gradient)
 
     def guard_from(self, weight: Any, output: Any) -> None:
-        """Do the same for outputs whose loss weighs so much; with pp others come before its backward."""
+        """Like `guard`, for outputs whose weight is known.
+
+        With pp other micro-batches run before the backward of this one.
+
+        Args:
+            weight: The weight of the loss of these outputs; None if all count alike.
+            output: A tensor, or tensors in tuples, lists and dicts.
+        """
         nothing = None if weight is None else _is_nothing(weight, self._device)
         if nothing is not None:
             for tensor in _tensors(output):
                 tensor.register_hook(partial(_cleared, nothing))
 
     def add(self, loss: Any) -> None:
-        """Take note of a loss that was multiplied."""
+        """Add a loss that was already multiplied to the sum of losses."""
         self._losses = self._losses + loss.detach()
 
     def factor(self) -> Any:
-        """Return what gradients, averaged over the group, are multiplied by; 1.0 where they are right."""
+        """Return the factor that turns the averaged gradients into those of the step; 1.0 if none is needed."""
         if self._given is None:
             return self._planned / self.count
         total = _summed([self._given], self._device, self._over)[0]
@@ -156,7 +164,7 @@ class Weights:
         """Return the weighted mean of the step's losses over all ranks: a scalar tensor, fp64.
 
         Args:
-            stages: Group of the ranks that hold other stages of a pipeline; None without.
+            stages: Process group of the ranks with the other pipeline stages; None without pp.
         """
         import torch
 
@@ -168,7 +176,7 @@ class Weights:
 
 
 def _unit(weight: Any, device: Any, group: Any) -> float | None:
-    """Return a power of two near the largest weight of all ranks; None where it is 0, which tells no size."""
+    """Return a power of two near the largest weight of all ranks; None if the largest weight is 0."""
     import torch
 
     first = torch.as_tensor(float(weight), device=device)
@@ -178,7 +186,7 @@ def _unit(weight: Any, device: Any, group: Any) -> float | None:
 
 
 def _is_nothing(weight: Any, device: Any) -> Any:
-    """Return whether a weight is 0, as a scalar tensor; None where it is a number and is not."""
+    """Return whether a weight is 0, as a scalar tensor; None if the weight is a Python number other than 0."""
     import torch
 
     if is_number(weight) and weight:
@@ -187,7 +195,7 @@ def _is_nothing(weight: Any, device: Any) -> Any:
 
 
 def _cleared(nothing: Any, gradient: Any) -> Any:
-    """Return a gradient, or zeros where its loss weighs nothing."""
+    """Return a gradient, replaced by zeros if the weight of its loss is 0; None to leave the gradient as it is."""
     return None if nothing is None else gradient.masked_fill(nothing.to(gradient.device), 0.0)
 
 
@@ -209,7 +217,7 @@ def _size(group: Any) -> int:
 
 
 def _summed(values: Sequence[Any], device: Any, group: Any) -> Any:
-    """Sum some scalars over a group, in fp64."""
+    """Return the sums of scalars over a group, in fp64."""
     import torch
 
     total = torch.stack([_scalar(value, torch.float64, device) for value in values])
@@ -219,9 +227,9 @@ def _summed(values: Sequence[Any], device: Any, group: Any) -> Any:
 
 
 def _scalar(value: Any, dtype: Any, device: Any) -> Any:
-    """Return a number or a scalar tensor as a scalar tensor of a device, without waiting for the device.
+    """Return a number or a scalar tensor as a scalar tensor on a device, without waiting for the device.
 
-    A number copied there would be waited for; one that the device fills in is not.
+    Copying a Python number to a GPU would wait; `torch.full` does not.
     """
     import torch
 
@@ -235,12 +243,12 @@ def norm_of(gradients: Iterable[Any], device: Any, stages: Any) -> Any:
 
     Args:
         gradients: Tensors or DTensors of this rank.
-        device: Where the norm is to be.
-        stages: Group of the ranks that hold other stages of a pipeline; None without.
+        device: The device of the norm.
+        stages: Process group of the ranks with the other pipeline stages; None without pp.
     """
     import torch
 
-    over: dict[tuple[Any, ...], list[Any]] = defaultdict(list)  # by the groups of ranks that hold the other parts
+    over: dict[tuple[Any, ...], list[Any]] = defaultdict(list)  # keyed by the groups of ranks that hold the other parts
     for gradient in gradients:
         groups, local = _held(gradient)
         over[groups].append(local)
@@ -256,7 +264,7 @@ def norm_of(gradients: Iterable[Any], device: Any, stages: Any) -> Any:
 
 
 def _held(gradient: Any) -> tuple[tuple[Any, ...], Any]:
-    """Return what this rank holds of a gradient, and the groups of ranks that hold the rest."""
+    """Return the process groups that hold the other parts of a gradient, and this rank's part."""
     placements = getattr(gradient, "placements", ())
     if any(placement.is_partial() for placement in placements):
         return (), gradient.full_tensor()
@@ -266,7 +274,7 @@ def _held(gradient: Any) -> tuple[tuple[Any, ...], Any]:
 
 
 def multiply(gradients: Sequence[Any], factor: Any) -> None:
-    """Multiply gradients in place, each on the rank that holds it.
+    """Multiply this rank's gradients in place.
 
     Args:
         gradients: Tensors or DTensors.

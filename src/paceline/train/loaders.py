@@ -1,9 +1,10 @@
-"""Which samples does a rank see? Its part of each batch that one process would see, in the same order.
+"""Splits a loader over the ranks: each rank gets its part of every batch that one process would see, in the same order.
 
-Each rank draws the same order of samples, by rank 0's random numbers, and reads only its part: of a batch of B samples
-over n parts, samples p B / n to (p + 1) B / n; with micro-batches, that part of each micro-batch of one process. So the
-global batch is what the script says, on any layout, and so is each micro-batch. A `paceline.data.Loader` deals each
-batch out sample by sample. Where loaders are, is kept in checkpoints.
+Each rank draws the same order of samples with the random numbers of rank 0 and reads only its part: of a batch
+of B samples over n parts, part p has the samples p B / n to (p + 1) B / n; with micro-batches, that part of
+each micro-batch of one process. The global batch and each of its micro-batches are therefore the same on any
+layout. A `paceline.data.Loader` distributes each batch sample by sample. Checkpoints keep the positions of
+loaders.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from paceline.train.world import World
 if TYPE_CHECKING:
     from paceline.data import Loader
 
-_PLAIN = str | bytes | int | float  # of one sample, where a list has no others
+_PLAIN = str | bytes | int | float  # values of one sample, if a list contains only these
 _OPTIONS = (
     "num_workers",
     "collate_fn",
@@ -36,16 +37,16 @@ _OPTIONS = (
 
 
 def split(loader: Any, world: World, micro_batches: int, *, dealt: bool = False) -> Any:
-    """Return what yields this rank's part of each batch of a loader, on its device.
+    """Return a loader of this rank's part of each batch, on its device.
 
     Args:
         loader: torch's `DataLoader`, or `paceline.data.Loader`.
         world: The ranks.
-        micro_batches: Into how many parts a rank splits its batch.
-        dealt: Whether a rank takes the next part that nobody has, whenever it asks for one; a `DataLoader`'s only.
+        micro_batches: The number of micro-batches into which each rank splits its batch.
+        dealt: Whether each rank takes the next free part whenever it requests one; `DataLoader` only.
 
     Raises:
-        UsageError: It cannot be split.
+        UsageError: The loader cannot be split.
     """
     from paceline.data import Loader
 
@@ -81,7 +82,7 @@ def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[Pa
             "the loader has a DistributedSampler: its samples would be split twice; leave the sampler out and give "
             "shuffle=True and the batch_size of all ranks together"
         )
-    if loader.batch_size is not None:  # else a batch sampler of the user's own; its batches are looked at as they come
+    if loader.batch_size is not None:  # otherwise the user's batch sampler; its batches are checked when they come
         samples = 0 if loader.drop_last else len(loader.sampler)
         _check_sizes(loader.batch_size, samples, world.layout.samples, micro_batches)
     order = Order(loader.batch_sampler, world)
@@ -92,13 +93,13 @@ def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[Pa
 
 
 def _check_sizes(size: int, samples: int, ranks: int, micro_batches: int) -> None:
-    """See that all batches can be split into equal parts.
+    """Check that all batches can be split into equal parts.
 
     Args:
-        size: Of a batch.
-        samples: Of all batches together; 0: all are whole.
-        ranks: With other samples.
-        micro_batches: Of each of them.
+        size: The number of samples in a batch.
+        samples: The number of samples in all batches; 0 if all batches are complete.
+        ranks: The number of ranks with different samples.
+        micro_batches: The number of micro-batches of each rank.
     """
     parts = ranks * micro_batches
     if size % parts:
@@ -114,7 +115,7 @@ def _check_sizes(size: int, samples: int, ranks: int, micro_batches: int) -> Non
 
 
 def _again(loader: Any, batches: Any) -> Any:
-    """Return a loader like the given one, with other batches."""
+    """Return a copy of a loader with other batches."""
     from torch.utils.data import DataLoader
 
     options = {name: getattr(loader, name) for name in _OPTIONS if loader.num_workers or name != "prefetch_factor"}
@@ -122,7 +123,7 @@ def _again(loader: Any, batches: Any) -> Any:
 
 
 class OnDevice:
-    """A loader whose batches are moved to the device; with cp, this rank's part of their sequences."""
+    """A loader that moves its batches to the device; with cp it yields this rank's part of their sequences."""
 
     def __init__(self, loader: Any, world: World) -> None:
         self.loader = loader
@@ -139,7 +140,7 @@ class OnDevice:
             yield moved(own, world.device)
 
     def _check_same(self, batch: Any) -> None:
-        """See that ranks that hold parts of one model or one sequence have the same samples."""
+        """Check that ranks with parts of the same model or the same sequences got the same samples."""
         groups = self._world.same_samples
         if groups and not agreement.is_same(agreement.digest(batch), groups):
             raise UsageError(
@@ -150,14 +151,17 @@ class OnDevice:
 
 
 class Places:
-    """Where the loaders of a run are, in the order in which the engine was given them; those that can say it."""
+    """The positions of a run's loaders, in the order in which the engine got them.
+
+    Loaders without a state are left out.
+    """
 
     def __init__(self) -> None:
         self._loaders: list[Any] = []
-        self._waiting: list[Any] = []  # places from a checkpoint, of loaders that are still to come
+        self._waiting: list[Any] = []  # positions from a checkpoint for loaders that are not added yet
 
     def add(self, loader: Any) -> None:
-        """Take note of a loader; one that a checkpoint knew goes on where it was."""
+        """Add a loader. If a loaded checkpoint has a position for it, the loader continues there."""
         if not hasattr(loader, "state_dict"):
             return
         if self._waiting:
@@ -165,14 +169,14 @@ class Places:
         self._loaders.append(loader)
 
     def state(self) -> list[Any]:
-        """Return all places, as JSON takes them."""
+        """Return all positions as values that JSON can store."""
         return [loader.state_dict() for loader in self._loaders]
 
     def load(self, places: Sequence[Any]) -> None:
-        """Have loaders go on; places beyond those that are there wait for the next ones.
+        """Set the positions of the loaders; positions without a loader are kept for loaders that are added later.
 
         Raises:
-            UsageError: More loaders are there than the checkpoint has places, or one has another data set.
+            UsageError: There are more loaders than positions in the checkpoint, or a loader has another data set.
         """
         if len(places) < len(self._loaders):
             raise UsageError(
@@ -186,7 +190,7 @@ class Places:
 
 
 def moved(batch: Any, device: Any) -> Any:
-    """Return a batch on a device: tensors in tuples, lists and dicts."""
+    """Return a batch with its tensors, in tuples, lists and dicts, moved to a device."""
     if hasattr(batch, "to"):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, Mapping):
@@ -200,7 +204,7 @@ def parts(batch: Any, number: int) -> list[Any]:
     """Split a batch into equal parts along dimension 0.
 
     Raises:
-        UsageError: It has fewer samples than parts, or no multiple of them.
+        UsageError: The number of samples is not a multiple of the number of parts.
     """
     if number == 1:
         return [batch]
@@ -210,7 +214,7 @@ def parts(batch: Any, number: int) -> list[Any]:
     if isinstance(batch, tuple | list) and not all(isinstance(value, _PLAIN) for value in batch):
         columns = [parts(value, number) for value in batch]
         return [like(batch, [column[i] for column in columns]) for i in range(number)]
-    if isinstance(batch, _PLAIN) or not hasattr(batch, "__len__"):  # of all samples
+    if isinstance(batch, _PLAIN) or not hasattr(batch, "__len__"):  # applies to all samples
         return [batch] * number
     if len(batch) % number:
         raise UsageError(f"a batch of {len(batch)} samples cannot be split into {number} equal micro-batches")

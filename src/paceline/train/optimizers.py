@@ -1,4 +1,4 @@
-"""Does an optimizer update the parameters as they are spread over ranks, and does its schedule go on by itself?"""
+"""Creates the optimizer and the learning-rate schedule of a distributed model, and checks that they fit it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _WAY_OUT = "Give a function: setup(model, lambda model: AdamW(model.parameters()
 
 
 def check_maker(optimizer: Any) -> None:
-    """See that an optimizer is still to be made.
+    """Check that the user gave a function that creates the optimizer.
 
     Raises:
-        UsageError: It is ready, a class, or nothing of the kind.
+        UsageError: The value is an optimizer that already exists, a class, or not callable.
     """
     if isinstance(optimizer, type) or not callable(optimizer):
         what = optimizer.__name__ if isinstance(optimizer, type) else f"a ready {type(optimizer).__name__}"
@@ -30,14 +30,15 @@ def _is_ready(optimizer: Any) -> bool:
 
 
 def made(optimizer: Callable[[Any], Any], model: Any) -> Any:
-    """Return the optimizer of a model.
+    """Create the optimizer of a model.
 
     Args:
-        optimizer: Makes it.
-        model: As this rank holds it.
+        optimizer: A function that creates the optimizer of a model.
+        model: The model as this rank holds it.
 
     Raises:
-        UsageError: It is none, has no parameters here, or has those of another model.
+        UsageError: The function returned no optimizer, this rank has no trainable parameters, or the optimizer has
+            parameters of another model.
     """
     try:
         found = optimizer(model)
@@ -57,12 +58,12 @@ def made(optimizer: Callable[[Any], Any], model: Any) -> Any:
 
 
 def _step_apart(optimizer: Any) -> None:
-    """Have an optimizer step split parameters (DTensors) and whole ones apart; with tp it may have both.
+    """Make an optimizer step split parameters (DTensors) and whole ones separately; with tp it may have both.
 
-    Foreach and fused kernels refuse lists that mix them.
+    Foreach and fused kernels refuse lists that mix the two kinds.
 
     Args:
-        optimizer: Changed in place; groups of parameters stay as they are outside `step()`.
+        optimizer: Changed in place. Its parameter groups differ only during `step()`.
     """
     if len({is_split(p) for group in optimizer.param_groups for p in group["params"]}) < 2:
         return
@@ -79,7 +80,7 @@ def _step_apart(optimizer: Any) -> None:
 
 @contextmanager
 def _groups_apart(optimizer: Any) -> Iterator[None]:
-    """Give an optimizer two groups for each of its own, and keep the options that a step changes."""
+    """Split each parameter group into two during a step, and keep the options that the step changes."""
     own = optimizer.param_groups
     parts = [[part for split in (False, True) if (part := _part_of(group, split))["params"]] for group in own]
     optimizer.param_groups = [part for found in parts for part in found]
@@ -97,12 +98,12 @@ def _part_of(group: dict[str, Any], split: bool) -> dict[str, Any]:
 
 
 def is_split(parameter: Any) -> bool:
-    """Return whether a parameter is a DTensor, of which this rank may hold a part only."""
+    """Return whether a parameter is a DTensor, of which this rank may hold only a part."""
     return hasattr(parameter, "placements")
 
 
 def _check_owned(optimizer: Any, model: Any) -> None:
-    """See that an optimizer updates parameters of this model and no others."""
+    """Check that an optimizer updates parameters of this model only."""
     own = {id(parameter) for parameter in model.parameters()}
     strange = sum(id(p) not in own for group in optimizer.param_groups for p in group["params"])
     if strange:
@@ -114,10 +115,10 @@ def _check_owned(optimizer: Any, model: Any) -> None:
 
 
 def schedule_of(schedule: Callable[[Any], Any] | None, optimizer: Any) -> Any:
-    """Return the learning-rate schedule of an optimizer; None without.
+    """Create the learning-rate schedule of an optimizer; return None if none was asked for.
 
     Raises:
-        UsageError: It goes by something else than applied steps.
+        UsageError: The schedule depends on something other than the number of applied steps.
     """
     import torch
 

@@ -16,7 +16,7 @@ Loss = Callable[[Any, Any], Any]
 
 
 class Passes:
-    """The micro-steps of one step after another."""
+    """Runs the micro-steps of each step."""
 
     def __init__(
         self,
@@ -26,26 +26,26 @@ class Passes:
         context: Callable[[], AbstractContextManager[Any]],
         scale: Any = None,
     ) -> None:
-        """Begin.
+        """Start without micro-steps.
 
         Args:
             arranged: The model on this rank.
-            weights: Of the losses.
-            planned: Number of micro-steps of a step.
-            context: Makes the context of a forward pass, such as autocast.
-            scale: Of the loss; None without fp16.
+            weights: The weights of the losses.
+            planned: The number of micro-steps of a step.
+            context: Returns the context of a forward pass, such as autocast.
+            scale: The loss scale; None without fp16.
         """
         self.arranged = arranged
         self.weights = weights
         self.planned = planned
-        self.begun = 0  # micro-steps of this step
-        self.synced = False  # whether gradients of this step are reduced
+        self.begun = 0  # number of micro-steps of this step so far
+        self.synced = False  # whether the gradients of this step are reduced over ranks
         self._context = context
         self._scale = scale
 
     @contextmanager
     def micro_step(self, last: bool | None) -> Iterator[None]:
-        """Run forward and backward of a micro-batch inside; the last one of a step reduces gradients."""
+        """Run forward and backward of a micro-batch inside the context; the last one of a step reduces gradients."""
         if self.arranged.stages is not None:
             raise UsageError(
                 "with pp the pipeline runs forward and backward: use train_batch() in place of micro_step()"
@@ -58,7 +58,7 @@ class Passes:
             yield
 
     def backward(self, loss: Any, weight: Any) -> None:
-        """Run backward of one loss of a micro-batch."""
+        """Run backward of one loss of a micro-batch, multiplied by its weight."""
         self.weights.take(weight)
         loss = self.weights.multiplied(loss, weight)
         self.weights.add(loss)
@@ -68,10 +68,10 @@ class Passes:
         """Run forward and backward of this rank's batch.
 
         Args:
-            inputs: Of the model.
-            target: What the loss is called with beside the output.
-            loss: Makes a scalar of output and target.
-            weight: How much a target counts; None: all parts alike.
+            inputs: Inputs of the model.
+            target: The target, passed to the loss after the output.
+            loss: Returns a scalar for an output and a target.
+            weight: Returns how much a target counts; None if all micro-batches count alike.
         """
         if self.arranged.stages is not None:
             self._run_stages(self.arranged.stages, (inputs, target), loss, weight)
@@ -80,7 +80,7 @@ class Passes:
         for part, wanted in parts:
             with self.micro_step(None):
                 output = self.arranged.module(part)
-                # With [layers] an output is on the last device.
+                # With [layers] the output is on the last device.
                 at = getattr(output, "device", None)
                 loss_of_part = loss(output, wanted.to(at) if at and hasattr(wanted, "to") else wanted)
                 self.backward(loss_of_part, weight(wanted) if weight else None)
@@ -99,13 +99,13 @@ class Passes:
         self.begun, self.synced = self.planned, True
 
     def clear(self) -> None:
-        """Begin another step."""
+        """Reset the counters for the next step."""
         self.weights.clear()
         self.begun, self.synced = 0, False
 
 
 def _scaled(weights: Any, loss: Any, weight: Any, scale: float, output: Any, wanted: Any) -> Any:
-    """Return the loss of a micro-batch of a pipeline as its backward takes it."""
+    """Return the weighted and scaled loss of a micro-batch of a pipeline, for backward."""
     found, own = loss(output, wanted), weight(wanted) if weight else None
     weights.guard_from(own, output)
     return weights.multiplied(found, own) * scale

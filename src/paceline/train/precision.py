@@ -1,14 +1,14 @@
-"""In which formats is computed, and how does fp16 keep small gradients?
+"""Number formats of a run: fp32, TF32, autocast to bf16 or fp16, and fp8; and the loss scale of fp16.
 
-fp32, TF32 products of matrices, or autocast to bf16 or fp16 with parameters kept in fp32. fp16 ends at 6e-8: the
-loss is multiplied by a scale before backward and gradients are divided by it after. The scale grows while all is finite
-and is halved where something is not (Micikevicius et al. 2018, Mixed Precision Training, section 3.2).
+Parameters stay in fp32 with autocast. The smallest fp16 number is 6e-8: the loss is multiplied by a scale
+before backward, and gradients are divided by it afterwards. The scale grows while all gradients are finite and
+is halved if one is not (Micikevicius et al. 2018, Mixed Precision Training, section 3.2).
 
-fp8 computes products of matrices in eight bits, scaled by the largest number of each tensor, inside autocast to bf16
-(Micikevicius et al. 2022, FP8 Formats for Deep Learning); torchao does it, on GPUs that have such products.
+fp8 computes matrix products in eight bits, scaled by the largest value of each tensor, inside autocast to bf16
+(Micikevicius et al. 2022, FP8 Formats for Deep Learning); torchao implements it on GPUs with fp8 support.
 
-Whether gradients are finite is read from their norm over all ranks, which every rank has: none can take a step that
-another one skips, on any layout. torch's GradScaler looks at the gradients of its own rank.
+The norm over all ranks shows whether gradients are finite. Every rank has the same norm, so all ranks skip the
+same steps on any layout. torch's GradScaler checks only the gradients of its own rank.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from paceline.core.layout import Layout
 
 _NAMES = ("fp32", "tf32", "bf16", "fp16", "fp8")
 _FP8_FROM = (8, 9)  # compute capability
-_FP8_OF = 16  # sizes of matrices are multiples of it
+_FP8_OF = 16  # fp8 needs matrix sizes that are multiples of this
 _FIRST_SCALE, _LEAST_SCALE, _GROWTH_STEPS = 65536.0, 1.0, 2000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """Formats of a run; table ``[precision]`` of a recipe."""
+    """Number formats of a run; table ``[precision]`` of a recipe."""
 
     autocast: str | None = None  # bf16, fp16
     tf32: bool = False
-    fp8: bool = False  # of linear layers, beside autocast to bf16
+    fp8: bool = False  # for linear layers, in addition to autocast to bf16
 
     def __post_init__(self) -> None:
         if self.autocast not in (None, "bf16", "fp16"):
@@ -49,10 +49,10 @@ class Precision:
 
     @staticmethod
     def named(name: str) -> Precision:
-        """Return the precision that a name on the command line selects.
+        """Return the precision for a name on the command line.
 
         Raises:
-            UsageError: There is no such precision.
+            UsageError: The name is unknown.
         """
         if name not in _NAMES:
             raise UsageError(f"precision {name!r} is not there; choose one of {', '.join(_NAMES)}")
@@ -60,10 +60,10 @@ class Precision:
         return Precision(autocast=autocast, tf32=name == "tf32", fp8=name == "fp8")
 
     def check(self, layout: Layout) -> None:
-        """See that a layout leaves matrices whole where they are computed in fp8.
+        """Check that the layout supports fp8, if it is set.
 
         Raises:
-            UsageError: It does not.
+            UsageError: The layout splits matrices, which fp8 does not support.
         """
         if self.fp8 and not {"dp", "shard"}.issuperset(layout.in_use):
             raise UsageError(
@@ -72,13 +72,13 @@ class Precision:
             )
 
     def check_device(self, device: Any) -> None:
-        """See that a device and a library compute in fp8, if it is asked for.
+        """Check that the device and torchao support fp8, if it is set.
 
         Args:
             device: `torch.device`.
 
         Raises:
-            UsageError: They do not.
+            UsageError: They do not support it.
         """
         if not self.fp8:
             return
@@ -95,10 +95,10 @@ class Precision:
             raise UsageError("precision fp8 needs torchao, which is not installed: pip install torchao, or choose bf16")
 
     def convert(self, model: Any) -> None:
-        """Let linear layers compute in fp8, in place, if asked; those whose sizes allow it.
+        """Convert the linear layers with suitable sizes to fp8, in place, if fp8 is set.
 
         Raises:
-            UsageError: There are none.
+            UsageError: No linear layer has a suitable size.
         """
         if not self.fp8:
             return
@@ -115,26 +115,26 @@ class Precision:
         return "fp8" if self.fp8 else self.autocast or ("tf32" if self.tf32 else "fp32")
 
     def dtype(self) -> Any:
-        """Return the torch dtype of autocast; None without."""
+        """Return the torch dtype of autocast; None without autocast."""
         import torch
 
         return {None: None, "bf16": torch.bfloat16, "fp16": torch.float16}[self.autocast]
 
     def context(self, device: str) -> AbstractContextManager[Any]:
-        """Return the context of a forward pass on a kind of device, such as ``cuda``."""
+        """Return the context of a forward pass on a device type, such as ``cuda``."""
         import torch
 
         return torch.autocast(device, self.dtype()) if self.autocast else nullcontext()
 
     def set_matmul(self) -> None:
-        """Let products of fp32 matrices use TF32 in this process, if asked; else they stay as the script has them."""
+        """Allow TF32 for fp32 matrix products in this process, if set; otherwise leave torch's setting unchanged."""
         import torch
 
         if self.tf32:
             torch.set_float32_matmul_precision("high")
 
     def scale(self) -> LossScale | None:
-        """Return the scale of the loss for fp16; None where none is needed."""
+        """Return a new loss scale for fp16; None for other formats."""
         return LossScale() if self.autocast == "fp16" else None
 
 
@@ -146,16 +146,20 @@ def _fits_fp8(layer: Any, name: str) -> bool:
 
 
 class LossScale:
-    """The factor on the loss, and how many steps were skipped."""
+    """The factor on the loss for fp16, and the number of skipped steps."""
 
     def __init__(self) -> None:
-        """Begin where torch's GradScaler begins."""
+        """Start with the initial scale of torch's GradScaler."""
         self.value = _FIRST_SCALE
         self.skipped = 0
         self._finite_steps = 0
 
     def update(self, finite: bool) -> None:
-        """Take note of a step."""
+        """Update the scale after a step.
+
+        Args:
+            finite: Whether all gradients of the step were finite.
+        """
         if not finite:
             self.value = max(_LEAST_SCALE, self.value / 2)
             self.skipped += 1
@@ -167,10 +171,10 @@ class LossScale:
             self._finite_steps = 0
 
     def state_dict(self) -> dict[str, float]:
-        """Return what a checkpoint keeps."""
+        """Return the state for a checkpoint."""
         return {"value": self.value, "skipped": self.skipped, "finite_steps": self._finite_steps}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state from a checkpoint."""
         self.value, self.skipped = float(state["value"]), int(state["skipped"])
         self._finite_steps = int(state["finite_steps"])

@@ -1,7 +1,7 @@
-"""States of random numbers: torch's on the CPU and on this rank's GPU, NumPy's and Python's.
+"""Random states: torch's on the CPU and on this rank's GPU, NumPy's and Python's.
 
-Ranks with the same samples draw the same numbers, but within the model where they hold other parts of the sequence or
-other layers: there they draw from a stream of their own, so that dropout masks differ.
+Ranks with the same samples draw the same numbers, except within the model if they hold other parts of the
+sequence or other layers: there each rank draws from its own stream, so that dropout masks differ.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 from zlib import crc32
 
-State = dict[str, Any]  # by the names below
-_apart: list[bool] = []  # not empty while draws are not the model's
+State = dict[str, Any]  # by the keys that the functions below use
+_apart: list[bool] = []  # not empty inside `apart()`
 
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """Have draws and exchanges inside not count as the model's."""
+    """Mark random draws and exchanges inside the context as Paceline's own, not the model's."""
     _apart.append(True)
     try:
         yield
@@ -28,12 +28,12 @@ def apart() -> Iterator[None]:
 
 
 def is_apart() -> bool:
-    """Return whether a draw or an exchange of now is not the model's."""
+    """Return whether the current draws and exchanges are Paceline's own, not the model's."""
     return bool(_apart)
 
 
 def of_torch(device: Any) -> State:
-    """Return the states of torch's random numbers, on the CPU and on a device that is a GPU."""
+    """Return torch's random states: of the CPU, and of the device if it is a GPU."""
     import torch
 
     found = {"cpu": torch.get_rng_state()}
@@ -41,7 +41,7 @@ def of_torch(device: Any) -> State:
 
 
 def of_host() -> State:
-    """Return the states of NumPy's (where it is imported) and Python's random numbers."""
+    """Return the random states of Python, and of NumPy if it is imported."""
     numpy = sys.modules.get("numpy")
     found: State = {"python": random.getstate()}
     if numpy is not None:
@@ -51,7 +51,7 @@ def of_host() -> State:
 
 
 def of_seed(seed: int, device: Any) -> State:
-    """Return the states that torch's random numbers begin with for a seed."""
+    """Return the random states of torch for a seed."""
     import torch
 
     made = {"cpu": torch.Generator().manual_seed(seed).get_state()}
@@ -61,7 +61,7 @@ def of_seed(seed: int, device: Any) -> State:
 
 
 def host_of_seed(seed: int) -> State:
-    """Return the states that NumPy's and Python's random numbers begin with for a seed."""
+    """Return the random states of Python, and of NumPy if it is imported, for a seed."""
     found: State = {"python": random.Random(seed).getstate()}
     numpy = sys.modules.get("numpy")
     if numpy is not None:
@@ -71,11 +71,11 @@ def host_of_seed(seed: int) -> State:
 
 
 def put(state: State, device: Any = None) -> None:
-    """Go on from states, of those that are given.
+    """Set the given random states.
 
     Args:
         state: As the functions above return them.
-        device: The GPU that a state of one is of.
+        device: The GPU of the ``cuda`` state.
     """
     import torch
 
@@ -94,21 +94,26 @@ def _as_tuples(value: Any) -> Any:
 
 
 def mixed(*parts: Any) -> int:
-    """Return a seed that depends on all parts, of 32 bits."""
+    """Return a 32-bit seed that depends on all arguments."""
     return crc32(repr(parts).encode())
 
 
 class Stream:
-    """Random numbers that are drawn inside a block, apart from those outside."""
+    """A random stream that is used inside a context and does not affect draws outside."""
 
     def __init__(self, state: State, device: Any) -> None:
-        """Begin with states; those that are not among them are drawn on inside as outside."""
+        """Create a stream.
+
+        Args:
+            state: The initial random states. Generators without a state here are not separated.
+            device: The `torch.device` of the rank.
+        """
         self.state = state
         self._device = device
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Draw from this stream inside."""
+        """Draw from this stream inside the context."""
         outside = self._now()
         put(self.state, self._device)
         try:
@@ -123,22 +128,28 @@ class Stream:
 
 
 class Split:
-    """Random numbers of a rank between matrices that tp splits, where each rank has other heads or hidden units.
+    """Separate random numbers for each rank of a tp group between two split matrices.
 
-    Before and after, ranks of a tp group draw the same. A rank's own numbers follow from the common ones, so that a
-    block that is computed again draws them again; the common ones go on where some were drawn in between.
+    There each rank has other heads or hidden units. Elsewhere the ranks of a tp group draw the same numbers. A
+    rank's own numbers follow from the common state, so a recomputed block draws them again. The common state
+    advances if numbers were drawn in between.
     """
 
     def __init__(self, rank: int, device: Any) -> None:
-        """Begin for a rank of a tp group, with its `torch.device`."""
+        """Create the state of one rank.
+
+        Args:
+            rank: The index of the rank in its tp group.
+            device: The `torch.device` of the rank.
+        """
         self._rank = rank
         self._device = device
         self._common: State | None = None
         self._begun: State = {}
-        self._first: set[int] = set()  # modules that are the first ones of their part
+        self._first: set[int] = set()  # ids of the modules that are the first ones of their part
 
     def enter(self, module: Any, *_: Any) -> None:
-        """Draw apart from here on: after a matrix that is split by columns."""
+        """Start separate random numbers: called after a matrix that is split by columns."""
         if not module.training or (self._common is not None and id(module) not in self._first):
             return
         self._first.add(id(module))
@@ -148,7 +159,7 @@ class Split:
         put(self._begun, self._device)
 
     def leave(self, *_: Any) -> None:
-        """Draw together again: before a matrix that is split by rows."""
+        """Return to the common random numbers: called before a matrix that is split by rows."""
         import torch
 
         if self._common is None:

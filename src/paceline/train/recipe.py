@@ -1,7 +1,7 @@
-"""How does one rank train? The settings of each part, put together from arguments, a TOML file or the command line.
+"""The settings of a training run, from Python values, a TOML file or the command line.
 
-The tables and names are those of the recipes that `paceline tune` writes. Each part owns its settings and their check;
-this file only hands them out.
+The tables and names are those of the recipes that `paceline tune` writes. Each part defines and checks its own
+settings; this module combines them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from paceline.train.precision import Precision
 class Checks:
     """What is verified before a run on several ranks; table ``[checks]`` of a recipe."""
 
-    first_step: bool = True  # the split model with the whole one, on the first batch
+    first_step: bool = True  # compare the split model with the whole one on the first batch
 
     def __post_init__(self) -> None:
         if not isinstance(self.first_step, bool):
@@ -38,7 +38,7 @@ class Checks:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Settings of all parts, and the layout; the default is one process in fp32."""
+    """The settings of all parts and the layout; the default is one process in fp32."""
 
     layout: Layout = field(default_factory=Layout)
     precision: Precision = field(default_factory=Precision)
@@ -53,14 +53,14 @@ class Recipe:
 
     @property
     def apart(self) -> bool:
-        """Whether replicas step by themselves, and have an optimizer each."""
+        """Whether replicas step independently, each with its own optimizer."""
         return self.local.every is not None or self.asynchronous.max_staleness is not None
 
     def check(self) -> None:
-        """See that parts go with each other and with the layout.
+        """Check that the settings are compatible with each other and with the layout.
 
         Raises:
-            UsageError: They do not.
+            UsageError: They are not.
         """
         self.local.check(self.layout)
         self.layers.check(self.layout)
@@ -85,10 +85,10 @@ _PARTS = {
 
 
 def of(given: Recipe | Mapping[str, Any] | argparse.Namespace | str | Path | None) -> Recipe:
-    """Return a recipe from tables, flags or a TOML file. None is one process in fp32.
+    """Return a recipe from tables, command-line arguments or a TOML file; for None, one process in fp32.
 
     Raises:
-        UsageError: Something in it is not allowed.
+        UsageError: A setting is not allowed.
     """
     if isinstance(given, Recipe):
         given.check()
@@ -102,7 +102,7 @@ def read(path: str | Path) -> Recipe:
     """Read a recipe from a TOML file.
 
     Raises:
-        UsageError: It is not there, is not TOML, or sets what the engine does not have.
+        UsageError: The file cannot be read, is not TOML, or has a setting that the engine does not have.
     """
     try:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -112,7 +112,11 @@ def read(path: str | Path) -> Recipe:
 
 
 def made(content: Mapping[str, Any], where: str = "recipe") -> Recipe:
-    """Make a recipe of tables, as TOML gives them.
+    """Create a recipe from tables as TOML has them.
+
+    Args:
+        content: The tables.
+        where: The name of the source, for messages.
 
     Raises:
         UsageError: A table or a setting is unknown, or a value is not allowed.
@@ -132,7 +136,7 @@ def made(content: Mapping[str, Any], where: str = "recipe") -> Recipe:
 
 
 def _part(part: type[Any], table: str, settings: Mapping[str, Any], where: str) -> Any:
-    """Make one part of a recipe from its table."""
+    """Create one part of a recipe from its table."""
     known = [each.name for each in fields(part)]
     for key in settings:
         if key not in known:
@@ -148,7 +152,7 @@ def _names(tables: Mapping[str, Any]) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Give a script's command line the engine's flags."""
+    """Add the engine's options to the command line of a script."""
     add = parser.add_argument_group("engine").add_argument
     add("--recipe", metavar="FILE", help="settings as TOML; flags override them")
     add("--layout", metavar="AXES", help="how ranks are arranged, such as dp=2,tp=2")
@@ -165,10 +169,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def from_arguments(arguments: argparse.Namespace) -> Recipe:
-    """Make a recipe of the flags of `add_arguments`; what they leave open comes from the file.
+    """Create a recipe from the options of `add_arguments`. Options that are not given come from the recipe file.
 
     Raises:
-        UsageError: A value is not allowed, or parts do not go together.
+        UsageError: A value is not allowed, or settings are not compatible.
     """
     given = vars(arguments)
     recipe = read(given["recipe"]) if given.get("recipe") else Recipe()

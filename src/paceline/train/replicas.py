@@ -1,4 +1,4 @@
-"""How do replicas that do not step together stay one run? What each mode of dp does at the engine's moments."""
+"""The interface between the engine and the modes in which replicas step independently."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from paceline.train.recipe import Recipe
 
 
 class Replicas(Protocol):
-    """One rank's part in a mode."""
+    """One rank's part in a mode in which replicas step independently."""
 
     def begin(self) -> None:
-        """Before the first forward of a step."""
+        """Called before the first forward pass of a step."""
 
     def after(self, step: int, applied: bool) -> None:
-        """After the optimizer; steps are counted from 1, skipped ones too."""
+        """Called after the optimizer step. `step` counts from 1, with skipped steps."""
 
     def due(self) -> int:
-        """Return by how many steps the schedule goes on."""
+        """Return by how many steps the learning-rate schedule advances."""
 
     def meet(self) -> None:
-        """Wait for all ranks, where that makes them the same."""
+        """Wait for all ranks, if that gives them the same parameters."""
 
     def can_save(self, tried: int) -> None:
-        """Have the same parameters on all ranks, or raise UsageError; after so many steps, skipped ones too."""
+        """Make sure that all ranks have the same parameters, or raise UsageError. `tried` counts skipped steps too."""
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps beside model and optimizers: tensors by name."""
+        """Return the tensors, by name, that a checkpoint needs besides the model and the optimizer."""
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint; the model has its parameters already."""
+        """Continue from a checkpoint, whose parameters the model has already loaded."""
 
     def close(self) -> None:
-        """At the end, on all ranks."""
+        """Called at the end of a run, on all ranks."""
 
 
 def replicas_of(recipe: Recipe, model: Any, world: Any) -> Replicas | None:
-    """Return the mode of a recipe for a model that is the same on all ranks; None where all step together."""
+    """Return the recipe's mode of independent replicas, for a model that is the same on all ranks; None without one."""
     if recipe.asynchronous.max_staleness is not None:
         return Rounds(recipe.asynchronous, model, world)
     return Meetings(recipe.local, model, world.data_group) if recipe.local.every is not None else None

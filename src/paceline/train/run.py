@@ -1,4 +1,4 @@
-"""A run between its steps: its place among the ranks, evaluation, and checkpoints."""
+"""A training run between its steps: joining the ranks, evaluation, and checkpoints."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from paceline.train.world import join, leave, meet
 
 
 class Run:
-    """What a run has and what may be done with it between steps; `Engine` adds the steps."""
+    """The state of a run and its operations between steps; `Engine` adds the steps."""
 
     def __init__(self, recipe: Recipe | Mapping[str, Any] | Namespace | str | Path | None = None) -> None:
         """Join the other ranks.
 
         Args:
-            recipe: Settings: a `Recipe`, tables as TOML has them (`{"layout": "dp=2"}`), the flags of
-                `recipe.add_arguments`, or a TOML file; None: one process in fp32.
+            recipe: Settings: a `Recipe`, tables as TOML has them (`{"layout": "dp=2"}`), the command-line arguments
+                of `recipe.add_arguments`, or a TOML file; None: one process in fp32.
 
         Raises:
-            UsageError: Something is not allowed, or there are more or fewer ranks than the layout takes.
+            UsageError: A setting is not allowed, or the number of ranks differs from that of the layout.
         """
         self._owns_group = meet()
         settings = self.recipe = of(recipe)
@@ -40,17 +40,17 @@ class Run:
         settings.precision.check_device(self.world.device)
         settings.precision.set_matmul()
         self.scale = settings.precision.scale()
-        self.steps = 0  # applied ones
+        self.steps = 0  # number of applied steps
         self._places = loaders.Places()
         self._planned = settings.memory.micro_batches
         self._dealt = settings.asynchronous.max_staleness is not None
         group = None if self._dealt else self.world.data_group
         self._weights = gradients.Weights(self._planned, self.world.device, group, not settings.apart)
         self._replicas: Replicas | None = None
-        self._tried = 0  # steps, skipped ones too
+        self._tried = 0  # number of steps, with skipped ones
         self._made_with_state = False  # whether the optimizer has state before a step, as Adagrad has
         self._passes: Passes | None = None
-        self._first_step: FirstStep | None = None  # the comparison that is still to come
+        self._first_step: FirstStep | None = None  # the comparison on the first batch, until it has run
         self._optimizer: Any = None
         self._schedule: Any = None
         self._loss: Loss | None = None
@@ -72,15 +72,16 @@ class Run:
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank is the one that prints."""
+        """Whether this rank is rank 0, which prints."""
         return self.world.rank == 0
 
     def evaluate(self, loader: Any, **measures: Callable[[Any, Any], Any]) -> dict[str, float]:
         """Return the mean loss over all batches of a loader, as one process computes it; all ranks call it.
 
         Args:
-            loader: Yields whole batches, inputs and target; not one of `engine.loader`. Batches may differ in size.
-            measures: More means by name, each a function of output and target, such as an accuracy.
+            loader: Yields whole batches, inputs and target; not the result of `engine.loader`. Batches may differ
+                in size.
+            measures: Further means by name, each a function of output and target, such as an accuracy.
 
         Returns:
             ``loss`` and the other measures, weighted by `weight(target)` or the number of samples.
@@ -96,25 +97,26 @@ class Run:
         return evaluated(self._ready().arranged, self.world, loader, {**loss, **measures}, self._weight, self._context)
 
     def meet(self) -> None:
-        """With `[asynchronous]`, wait until all ranks are here; then all have the same parameters. Else nothing."""
+        """With `[asynchronous]`, wait for all ranks and give them the same parameters; otherwise do nothing."""
         if self._replicas is not None:
             self._replicas.meet()
 
     @property
     def staleness(self) -> Staleness | None:
-        """How old this rank's updates were when they were applied; None without `[asynchronous]`."""
+        """The staleness of this rank's updates when they were applied; None without `[asynchronous]`."""
         return self._replicas.staleness() if isinstance(self._replicas, Rounds) else None
 
     def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
-        """Write model, optimizer and progress; all ranks call it, each writes its part.
+        """Write model, optimizer and progress; all ranks call it, and each writes its part.
 
         Args:
-            folder: Made where it is not there; an earlier checkpoint in it is replaced when the new one is whole.
-            extra: State of the program's own, which `load` returns: tensors, numbers and text in dicts and lists.
-                Rank 0's is written.
+            folder: The folder to write; created if it does not exist. An earlier checkpoint in it is replaced when
+                the new one is complete.
+            extra: State of the program itself, which `load` returns: tensors, numbers and text in dicts and lists.
+                That of rank 0 is written.
 
         Raises:
-            UsageError: Replicas that train alone have not met.
+            UsageError: Replicas of `[local]` are not synchronized.
         """
         arranged = self._ready().arranged
         if self._replicas is not None:
@@ -125,13 +127,13 @@ class Run:
         checkpoints.save(Path(folder), {**state, "random": self.world.draws()}, self._progress(), extra)
 
     def load(self, folder: str | Path) -> dict[str, Any]:
-        """Go on from a checkpoint, of any layout; after `setup()`, by all ranks.
+        """Continue from a checkpoint of any layout; all ranks call it after `setup()`.
 
         Returns:
-            What `save` was given as extra; empty without.
+            The `extra` that `save` was given; empty if there was none.
 
         Raises:
-            UsageError: There is no whole checkpoint, or it is of another model.
+            UsageError: There is no complete checkpoint, or it is of another model.
         """
         held, updates = self._ready().arranged.held, (self._optimizer, self._replicas)
         progress = checkpoints.read_progress(Path(folder), self._progress())
@@ -149,18 +151,18 @@ class Run:
         return checkpoints.read_extra(Path(folder))
 
     def export(self, path: str | Path) -> None:
-        """Write the whole model as one state dict, by the names it had before `setup()`; all ranks call it.
+        """Write the whole model as one state dict, with the names it had before `setup()`; all ranks call it.
 
         Args:
             path: Ends in ``.safetensors``, or in ``.pt``, ``.pth`` or ``.bin`` for `torch.load`.
 
         Raises:
-            UsageError: It has another ending.
+            UsageError: The path has another ending.
         """
         export(self._ready().arranged.held, self.world, Path(path))
 
     def _progress(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps beside model and optimizer."""
+        """Return the JSON values that a checkpoint needs besides the model and the optimizer."""
         found: dict[str, Any] = {"steps": self.steps, "tried_steps": self._tried, "loaders": self._places.state()}
         found["random"], found["drawn_as"] = self.world.drawn(), self.world.drawn_as
         if self._replicas is not None:
@@ -178,7 +180,7 @@ class Run:
 
     @contextmanager
     def _context(self) -> Iterator[None]:
-        """Run a forward pass in the run's precision; stages of a pipeline draw from a stream of their own."""
+        """Run a forward pass in the run's precision; with pp, random numbers come from each stage's own stream."""
         with ExitStack() as stack:
             stack.enter_context(self.recipe.precision.context(self.device.type))
             if self.world.layout.pp > 1:
@@ -186,7 +188,7 @@ class Run:
             yield
 
     def close(self) -> None:
-        """Leave the other ranks; the end of a `with Engine(...)` does it."""
+        """Leave the process group; the end of `with Engine(...)` calls it."""
         import torch
 
         if self._replicas is not None:

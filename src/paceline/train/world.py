@@ -1,4 +1,4 @@
-"""Which ranks are there, where is this one, and on which device? The process group and the mesh of a layout."""
+"""The ranks of a run: process groups, device mesh, this rank's position and device, and its random streams."""
 
 from __future__ import annotations
 
@@ -18,49 +18,51 @@ from paceline.core.layout import AXES, Layout, check_ranks
 from paceline.train import failures, random_states
 
 _LET_GO_S = 1.0
-_GLOO = "pt_gloo"  # how torch calls the threads that work for a process group of Gloo
+_GLOO = "pt_gloo"  # the thread name that torch gives the threads of a Gloo process group
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """All ranks as seen from one."""
+    """All ranks, as seen from one rank."""
 
     layout: Layout
     rank: int
     device: Any  # torch.device
     mesh: Any  # DeviceMesh over the axes in use, slowest first; None for one process
     _groups: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False)
-    streams: dict[str, random_states.Stream] = field(default_factory=dict, repr=False)  # apart from the program's own
+    streams: dict[str, random_states.Stream] = field(
+        default_factory=dict, repr=False
+    )  # separate from the program's own random states
 
     @property
     def same_samples(self) -> list[Any]:
-        """The groups of ranks that have the same samples as this one, of each axis."""
+        """The process groups of ranks with the same samples as this one, one for each axis."""
         return [self.group(axis) for axis in ("pp", "cp", "tp") if axis in self.layout.in_use]
 
     @property
     def everyone(self) -> list[Any]:
-        """The groups of this rank, of each axis: one after the other they reach all ranks."""
+        """The process groups of this rank, one for each axis; applied one after the other, they cover all ranks."""
         return [self.group(axis) for axis in self.layout.in_use]
 
     def drawing(self, name: str) -> AbstractContextManager[None]:
-        """Return a context in which random numbers come from a stream, if there is one of this name.
+        """Return a context in which random numbers come from a named stream, if that stream exists.
 
         Args:
-            name: ``model``, where ranks with the same samples hold other parts of a model or a sequence; or
-                ``loading``, NumPy's and Python's where samples are read.
+            name: ``model``, used if ranks with the same samples hold other parts of a model or a sequence; or
+                ``loading``, NumPy's and Python's states while samples are read.
         """
         return self.streams[name].active() if name in self.streams else nullcontext()
 
     def position(self, axis: str) -> int:
-        """Return where this rank is on an axis, from 0."""
+        """Return the index of this rank on an axis, from 0."""
         return int(self.mesh.get_local_rank(axis)) if axis in self.layout.in_use else 0
 
     def submesh(self, *axes: str) -> Any:
-        """Return the mesh over some axes, in the order of `AXES`; each must be one of the mesh."""
+        """Return the mesh over some axes, in the order of `AXES`. Each axis must be in the mesh."""
         return self.mesh[axes[0]] if len(axes) == 1 else self.mesh[axes]
 
     def group(self, *axes: str) -> Any:
-        """Return the process group of the ranks that differ from this one in these axes only; None where none do."""
+        """Return the process group of the ranks that differ from this one in these axes only; None if there is none."""
         used = tuple(axis for axis in AXES if axis in axes and axis in self.layout.in_use)
         if not used:
             return None
@@ -70,14 +72,15 @@ class World:
         return self._groups[used]
 
     def shard_mesh(self) -> Any:
-        """Return the mesh that FSDP2 spreads a model over: replicas where there are any, then shards.
+        """Return the mesh for FSDP2: the replicas if there are any, then the shards.
 
-        Ranks with other parts of the same sequences shard too: they have gradients of the same parameters.
+        Ranks with other parts of the same sequences (cp) count as shards too, because they have gradients of
+        the same parameters.
         """
         import torch
 
         layout = self.layout
-        if layout.cp > 1:  # all the axes there are, by the rules of layouts
+        if layout.cp > 1:  # a layout with cp has no other axes than these
             sizes = {"dp": layout.dp} if layout.dp > 1 else {}
             sizes["shard_cp"] = layout.shard * layout.cp
             make = torch.distributed.init_device_mesh
@@ -85,23 +88,29 @@ class World:
         return self.submesh("dp", "shard") if layout.dp > 1 else self.submesh("shard")
 
     def drawn(self) -> str:
-        """Return the states of this rank's random numbers of torch as text: of the CPU, then of its GPU."""
+        """Return this rank's torch random states as text: of the CPU, then of its GPU."""
         return " ".join(text_of(state) or "" for state in random_states.of_torch(self.device).values())
 
     @property
     def drawn_as(self) -> str:
-        """What ranks must have in common to go on with each other's random numbers."""
+        """A text that two runs must share to continue with each other's random numbers."""
         return f"{self.layout} on {self.device.type}, with streams"
 
     def draws(self) -> dict[str, Any]:
-        """Return the states of this rank's random numbers, under names that no other rank has."""
+        """Return the random states of this rank, under names that no other rank has."""
         states = {**random_states.of_torch(self.device), "host": json.dumps(random_states.of_host())}
         for name, stream in self.streams.items():
             states |= {f"{name} {kind}": _plain(state) for kind, state in stream.state.items()}
         return {f"{name} of rank {self.rank}": state for name, state in states.items()}
 
     def draw_on(self, text: str, states: Mapping[str, Any] | None) -> None:
-        """Have this rank go on with random numbers from its states; without, rank 0 from its own, and others apart."""
+        """Restore this rank's random numbers.
+
+        Args:
+            text: The torch states of rank 0, as `drawn` returns them.
+            states: The states of this rank from a checkpoint. With None, rank 0 continues from `text` and the other
+                ranks get separate random numbers.
+        """
         import torch
 
         if states is None:
@@ -109,7 +118,7 @@ class World:
             if self.rank == 0:
                 found = dict(zip(("cpu", "cuda"), map(state_of, text.split()), strict=False))
                 if self.device.type == "cuda":
-                    torch.cuda.manual_seed(seed)  # where the checkpoint has none of a GPU
+                    torch.cuda.manual_seed(seed)  # if the checkpoint has no GPU state
                 random_states.put(
                     {kind: found[kind] for kind in found if kind in ("cpu", self.device.type)}, self.device
                 )
@@ -124,32 +133,32 @@ class World:
             }
 
     def claim(self, name: str) -> int:
-        """Return the next number under a name, from 0, which no other rank gets."""
+        """Return the next number for a name, from 0. No other rank gets the same number."""
         import torch
 
         return int(torch.distributed.distributed_c10d._get_default_store().add(name, 1)) - 1
 
     @property
     def data_group(self) -> Any:
-        """Group of the ranks whose gradients are averaged; None where this one is alone."""
+        """The process group of the ranks whose gradients are averaged; None if there is only this one."""
         return self.group("dp", "shard", "cp")
 
     @property
     def sample_part(self) -> int:
-        """Which part of a batch's samples this rank takes, from 0 to `layout.samples` - 1."""
+        """The index of this rank's part of a batch's samples, from 0 to `layout.samples` - 1."""
         return self.position("dp") * self.layout.shard + self.position("shard")
 
 
 def _plain(state: Any) -> Any:
-    """Return a state as a checkpoint takes it: a tensor, or text."""
+    """Return a random state in a form that a checkpoint can store: a tensor, or text."""
     return state if hasattr(state, "shape") else json.dumps(state)
 
 
 def meet() -> bool:
-    """Meet the other ranks, if a launcher started any, so that the first error of one ends all.
+    """Create the process group, if a launcher started several ranks, and make an error of one rank end all.
 
     Returns:
-        Whether the process group was made here.
+        Whether this call created the process group.
     """
     import torch
 
@@ -172,13 +181,13 @@ def meet() -> bool:
 
 
 def devices_differ(store: Any, rank: int, ranks: int, device: str) -> str:
-    """Return what is wrong with the devices of all ranks, which would wait for each other for ever; empty if nothing.
+    """Return a message if only some ranks have a GPU, since such ranks would wait for each other forever; otherwise "".
 
     Args:
-        store: That all ranks reach.
-        rank: Of this process.
-        ranks: How many there are.
-        device: Type of the device of this one.
+        store: A store that all ranks reach.
+        rank: The number of this rank.
+        ranks: The number of ranks.
+        device: The device type of this rank.
     """
     store.set(f"paceline/device/{rank}", f"{device} {socket.gethostname()}")
     if rank == 0:
@@ -196,25 +205,25 @@ def devices_differ(store: Any, rank: int, ranks: int, device: str) -> str:
 
 
 def leave() -> None:
-    """Leave the process group, after the threads of Gloo have released the tensors of the last exchange.
+    """Leave the process group, after the Gloo threads have released the tensors of the last exchange.
 
-    DistributedDataParallel keeps these threads, and what a backward exchanged belongs to Python: where one of them lets
-    go of it after the interpreter's end, the process aborts ("terminate called without an active exception"). Those
-    threads at the lowest priority and a busy program on each core, 6 of 18 processes aborted (torch 2.13), and none of
-    18 that left by this function. A second is waited at most.
+    DistributedDataParallel keeps these threads alive, and the tensors of a backward pass belong to Python. If a
+    thread releases one after the interpreter has ended, the process aborts ("terminate called without an active
+    exception"). With those threads at the lowest priority and a busy program on each core, 6 of 18 processes
+    aborted (torch 2.13), and none of 18 that used this function. It waits at most one second.
     """
     import torch
 
     torch.distributed.destroy_process_group()
     deadline = time.monotonic() + _LET_GO_S
     while True:
-        time.sleep(0.001)  # one that waits for the interpreter gets it
+        time.sleep(0.001)  # lets a thread that waits for the interpreter lock run
         if not _gloo_computes() or time.monotonic() > deadline:
             return
 
 
 def _gloo_computes() -> bool:
-    """Say whether a thread of Gloo computes now, or waits for a core; False where threads cannot be listed."""
+    """Return whether a Gloo thread is running or ready to run; False if threads cannot be listed."""
     for thread in Path("/proc/self/task").glob("*"):
         with suppress(OSError):  # ended
             name, _, state = (thread / "stat").read_text().partition("(")[2].rpartition(")")
@@ -224,10 +233,10 @@ def _gloo_computes() -> bool:
 
 
 def join(layout: Layout) -> World:
-    """Take this rank's place in a layout, after `meet()`.
+    """Return this rank's position in a layout; call `meet()` before.
 
     Raises:
-        UsageError: The layout takes another number of ranks than there are.
+        UsageError: The number of ranks differs from that of the layout.
     """
     import torch
 
@@ -245,14 +254,14 @@ def join(layout: Layout) -> World:
 
 
 def draw_apart(world: World, seed: int | None = None) -> None:
-    """Give ranks with other samples other random numbers, and those with the same samples the same.
+    """Give ranks with different samples different random numbers, and ranks with the same samples the same.
 
-    Rank 0 goes on as it is, so that it draws what one process would. Within the model, ranks draw from streams of
-    their own where they hold other parts of a sequence or other layers.
+    Rank 0 keeps its state, so that it draws the numbers of one process. Within the model, ranks draw from their
+    own streams if they hold other parts of a sequence or other layers.
 
     Args:
         world: The ranks.
-        seed: What the others begin from; None: rank 0's.
+        seed: The seed for the other ranks; None: the seed of rank 0.
     """
     import torch
 
@@ -278,7 +287,7 @@ def draw_apart(world: World, seed: int | None = None) -> None:
 
 
 def draw_within(model: Any, world: World) -> None:
-    """Make a model's forward pass draw from the random number generator of this rank, if the layout has one."""
+    """Make a model's forward pass draw from the random stream of this rank, if the layout has one."""
     forward = model.forward
 
     def drawn(*args: Any, **kwargs: Any) -> Any:
@@ -290,19 +299,19 @@ def draw_within(model: Any, world: World) -> None:
 
 
 def text_of(state: Any) -> str | None:
-    """Return a state of random numbers as text."""
+    """Return a random state as hexadecimal text; None for None."""
     return None if state is None else bytes(state.tolist()).hex()
 
 
 def state_of(text: str | None) -> Any:
-    """Return the random number state that is encoded in a text."""
+    """Return the random state that `text_of` encoded; None for None."""
     import torch
 
     return None if text is None else torch.frombuffer(bytearray.fromhex(text), dtype=torch.uint8)
 
 
 def mesh_axes(layout: Layout) -> tuple[str, ...]:
-    """Return the axes that the mesh has: those in use, and shard wherever FSDP2 makes the replicas."""
+    """Return the axes of the mesh: those in use, and shard wherever FSDP2 replicates the model."""
     used = set(layout.in_use)
     if layout.dp > 1 and used & {"tp", "pp"}:
         used.add("shard")
@@ -310,10 +319,10 @@ def mesh_axes(layout: Layout) -> tuple[str, ...]:
 
 
 def _device(torch: Any) -> Any:
-    """Return the device of this rank: its own GPU where there are any.
+    """Return the device of this rank: its own GPU if there are any, otherwise the CPU.
 
     Raises:
-        UsageError: There are fewer GPUs than ranks of this machine.
+        UsageError: This machine has fewer GPUs than ranks.
     """
     if not torch.cuda.is_available():
         return torch.device("cpu")
@@ -323,6 +332,8 @@ def _device(torch: Any) -> Any:
             f"rank {os.environ.get('RANK', '0')} is number {place} of its machine (LOCAL_RANK, from 0), where {count} "
             f"GPUs are visible; start at most {count} ranks there"
         )
-    device = torch.device("cuda", place if count > 1 else 0)  # a launcher may show each rank its own GPU only
+    device = torch.device(
+        "cuda", place if count > 1 else 0
+    )  # a launcher may make only its own GPU visible to each rank
     torch.cuda.set_device(device)
     return device

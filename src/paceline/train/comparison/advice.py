@@ -19,7 +19,14 @@ _OFF = "To train without this check, set first_step = false in the section [chec
 
 
 def of_difference(layout: Layout, name: str, what: str, share: float) -> str:
-    """Return the message for a model that differs."""
+    """Return the message for a split model that computes different values than the whole one.
+
+    Args:
+        layout: The layout of the run.
+        name: The class name of the model.
+        what: What differs, such as the output of a module.
+        share: The norm of the difference as a share of the expected norm.
+    """
     axes: list[str] = [axis for axis in ("tp", "cp", "pp") if axis in layout.in_use] or ["samples"]
     ways_out = ". ".join(_BY_AXIS[axis] for axis in axes)
     return (
@@ -29,7 +36,7 @@ def of_difference(layout: Layout, name: str, what: str, share: float) -> str:
 
 
 def of_draws(layout: Layout, name: str, what: str) -> str:
-    """Return the message for ranks of a tp group that draw other random numbers."""
+    """Return the message for ranks of one tp group that draw different random numbers."""
     return (
         f"{layout}: ranks of one tp group draw different random numbers ({what}) in {name} for the same activations; "
         "use only torch's default generator, or use shard instead of tp"
@@ -45,5 +52,5 @@ def of_exchange(layout: Layout, name: str, what: str) -> str:
 
 
 def of_no_comparison(layout: Layout, name: str, why: str) -> str:
-    """Return the line for a model that is not compared."""
+    """Return the notice that a model is not compared, with the reason."""
     return f"{layout}: {name} is not compared with one process: {why}"

@@ -1,9 +1,9 @@
-"""How far two tensors differ, beyond rounding.
+"""Measures how far two tensors differ, beyond rounding.
 
 Elements are compared one by one: |a - b| may be at most r (|b| + s), where s is the root mean square of b without its
-extreme elements (a mask of -1e9 would hide all others) and r depends on the format. If that is exceeded, rounding is
-measured: the whole model runs once more with its parameters changed in their last bits, and |a - b| may be as large as
-`_TIMES` times what that changes.
+extreme elements (a mask of -1e9 would hide all others) and r depends on the format. If an element exceeds that,
+rounding is measured: the whole model runs once more with its parameters changed in their last bits, and |a - b| may be
+up to `_TIMES` times the resulting change.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _EXTREME = 1e3  # times the lower quartile of the elements that are not 0
 
 
 def scale_of(value: Any) -> float:
-    """Return the root mean square of a tensor without its extreme elements; 0 where all are 0.
+    """Return the root mean square of a tensor without its extreme elements; 0 if all are 0.
 
-    Of a large tensor, elements at equal distances are taken.
+    A large tensor is sampled at a fixed stride.
     """
     flat = value.detach().flatten()
     sizes = flat[:: -(-flat.numel() // _SAMPLED) or 1].double().abs()
@@ -37,10 +37,10 @@ def excess(own: Any, expected: Any, item_bytes: int, noise: float = 0.0) -> floa
     """Return the largest difference of two tensors, as a multiple of the tolerance; infinite if a value is NaN.
 
     Args:
-        own: Of the split model.
-        expected: Of the whole model, of the same shape.
-        item_bytes: Size of an element of the format that both compute in.
-        noise: Root mean square of what rounding changes.
+        own: A tensor of the split model.
+        expected: The tensor of the whole model, of the same shape.
+        item_bytes: Bytes of an element of the format that both models compute in.
+        noise: Root mean square of the change that rounding causes.
     """
     import torch
 
@@ -51,7 +51,7 @@ def excess(own: Any, expected: Any, item_bytes: int, noise: float = 0.0) -> floa
         return 0.0
     least = _RELATIVE[item_bytes] * scale_of(other) + _TIMES[item_bytes] * noise
     apart = (one - other).abs_()
-    if float(apart.max()) <= least:  # false where one is not a number
+    if float(apart.max()) <= least:  # false if a value is NaN
         return float(apart.max()) / least if least else 0.0
     same = (one == other) | (one.isnan() & other.isnan())
     apart = (apart.double() / (_RELATIVE[item_bytes] * other.double().abs() + least).clamp(min=1e-300)).masked_fill(
@@ -61,18 +61,23 @@ def excess(own: Any, expected: Any, item_bytes: int, noise: float = 0.0) -> floa
 
 
 def relative(own: Any, expected: Any) -> float:
-    """Return the norm of a difference as a share of the norm of what is expected, for messages; at most 1000."""
+    """Return the norm of the difference as a share of the norm of the expected tensor, at most 1000; for messages."""
     one, other = own.detach().double(), expected.detach().double()
     found = float((one - other).norm() / other.norm().clamp(min=1e-300))
     return found if found < 1e3 else 1e3
 
 
 def noise_of(value: Any, changed: Any) -> float:
-    """Return the root mean square of what a change in the last bits of parameters makes of a tensor."""
+    """Return the root mean square of the change of a tensor caused by changing the last bits of parameters.
+
+    Args:
+        value: The tensor with the original parameters.
+        changed: The tensor with the changed parameters.
+    """
     found = float((value.detach().double() - changed.detach().double()).pow(2).mean().sqrt())
     return found if found < float("inf") else 0.0
 
 
 def last_bits(item_bytes: int) -> float:
-    """Return the relative size of a change of the last bits of a format."""
+    """Return the relative size of a change in the last bits of a format with `item_bytes` bytes."""
     return _LAST_BITS[item_bytes]

@@ -1,8 +1,8 @@
 """Random numbers of the comparison: the split model's draws are recorded, and the whole model draws the same ones.
 
-A TorchDispatchMode sees each operation that draws. A draw of the whole model is put together from those of all ranks,
-along the dimensions in which their shapes differ, such as samples or heads. With `pp` the draws of a stage come after
-those of the stages before it.
+A TorchDispatchMode intercepts each operation that draws. A draw of the whole model is assembled from those of
+all ranks, along the dimensions in which their shapes differ, such as samples or heads. With `pp` the draws of a
+stage come after those of the stages before it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ _DRAWS = (
 _EXCHANGES = ("c10d", "_c10d_functional", "c10d_functional")
 _AXES = ("samples", "cp", "tp")
 
-Place = tuple[int, int, int]  # of a rank on `_AXES`
+Place = tuple[int, int, int]  # indices of a rank on `_AXES`
 
 
 class NotReplayable(Exception):
-    """The whole model draws what the ranks did not, or ranks with other samples draw what one process draws once."""
+    """The whole model cannot repeat the draws of the ranks.
+
+    It draws something the ranks did not, or ranks with different samples draw what one process draws only once.
+    """
 
 
 class DrawnApart(Exception):
-    """Ranks of one tp group draw other random numbers for the same activations."""
+    """Ranks of one tp group draw different random numbers for the same activations."""
 
 
 class Exchanged(Exception):
@@ -48,10 +51,10 @@ class Recorded:
 
     draws: list[tuple[int, int, str, Any]] = field(default_factory=list)  # micro-batch, stage, operation, result
     at: tuple[int, int] = (0, 0)  # micro-batch and stage of the forward that runs
-    forwards: Counter[int] = field(default_factory=Counter)  # of each stage
+    forwards: Counter[int] = field(default_factory=Counter)  # number of forward passes of each stage
 
     def begin(self, stage: int, *_: Any) -> None:
-        """Take note that a stage begins a forward pass."""
+        """Record that a stage begins a forward pass; called as a forward pre-hook."""
         if not pp.is_preparing():
             self.at = (self.forwards[stage], stage)
             self.forwards[stage] += 1
@@ -59,7 +62,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Draw:
-    """One draw of all ranks."""
+    """One random draw of all ranks."""
 
     name: str
     of_place: dict[Place, Any]
@@ -67,11 +70,11 @@ class Draw:
 
 @contextmanager
 def recording(recorded: Recorded, stages: Any) -> Iterator[None]:
-    """Record the draws of forward passes inside.
+    """Record the random draws of forward passes inside the context.
 
     Args:
-        recorded: Where to.
-        stages: Of a pipeline, on this rank; None without.
+        recorded: Receives the draws.
+        stages: The pipeline stages on this rank; None without pp.
     """
 
     def draw(name: str, result: Any, _: Any) -> None:
@@ -91,14 +94,14 @@ def recording(recorded: Recorded, stages: Any) -> Iterator[None]:
 
 
 def _is_again() -> bool:
-    """Return whether a block is computed again in backward, or run only to see what shapes come out of it."""
+    """Return whether a block is recomputed in backward, or runs only to find the shapes of its outputs."""
     import torch
 
     return torch._C._current_graph_task_id() != -1 or pp.is_preparing()
 
 
 def replaying(draws: Sequence[Draw]) -> Any:
-    """Return the context in which the draws are those of `together`, in order."""
+    """Return a context in which the random operations return the draws of `together`, in order."""
     left = iter(draws)
 
     def draw(name: str, result: Any, args: Any) -> None:
@@ -122,7 +125,7 @@ def _mode(draw: Any, exchanges: Any = None) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Draws(TorchDispatchMode):
-        """Sees the operations that draw random numbers."""
+        """Intercepts the operations that draw random numbers."""
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             result = function(*args, **(kwargs or {}))
@@ -138,12 +141,12 @@ def _mode(draw: Any, exchanges: Any = None) -> Any:
 
 
 def without_attention_dropout() -> Any:
-    """Return the context in which fused attention has no dropout: its mask exists inside the kernel only."""
+    """Return a context in which fused attention has no dropout, because its mask exists only inside the kernel."""
     from torch.nn.functional import scaled_dot_product_attention
     from torch.overrides import TorchFunctionMode
 
     class NoDropout(TorchFunctionMode):
-        """Leaves the dropout of attention out."""
+        """Turns off the dropout of attention."""
 
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             options = dict(kwargs or {})
@@ -156,12 +159,12 @@ def without_attention_dropout() -> Any:
 
 
 def together(recorded: Recorded, world: World, *, joined: bool) -> list[Draw]:
-    """Return the draws of the whole model; a collective of all ranks.
+    """Return the draws for the whole model; a collective of all ranks.
 
     Args:
-        recorded: Of this rank.
+        recorded: The draws of this rank.
         world: The ranks.
-        joined: Whether the whole model has the samples of all ranks; otherwise those of this rank.
+        joined: Whether the whole model has the samples of all ranks; otherwise it has those of this rank.
     """
     import torch
 
@@ -179,7 +182,7 @@ def together(recorded: Recorded, world: World, *, joined: bool) -> list[Draw]:
 
 
 def _joined(draw: Draw, shape: Any) -> Any:
-    """Return the draws of all ranks as one tensor of a shape."""
+    """Return the draws of all ranks assembled to one tensor of the given shape."""
     values, first = draw.of_place, next(iter(draw.of_place.values()))
     if first.ndim != len(shape):
         raise NotReplayable(f"{draw.name} has {first.ndim} dimensions on the ranks and {len(shape)} in the whole model")
@@ -196,7 +199,7 @@ def _joined(draw: Draw, shape: Any) -> Any:
 
 
 def _along(values: dict[Place, Any], axis: int, dimension: int | None, name: str) -> dict[Place, Any]:
-    """Return values without an axis: put together along a dimension, or one of them where all are the same."""
+    """Return values with one axis removed: concatenated along a dimension, or one of them if all are equal."""
     import torch
 
     rest: dict[Any, list[Any]] = {}

@@ -1,9 +1,10 @@
 """Compares the split model with the whole one on the first batch of a run: outputs, loss, gradients and buffers.
 
-A copy of the model is kept from before it is split. On the first batch some samples of each rank go through the split
-model, forward and backward, in training mode, and the samples of all ranks go through the copy, with the same random
-numbers. Elements must be the same but for rounding (`differences.py`). Otherwise the run ends with an error that names
-the first module whose output differs, or the parameter whose gradient does. Model and random numbers are restored.
+The model is copied before it is split. On the first batch some samples of each rank go through the split model,
+forward and backward, in training mode, and the samples of all ranks go through the copy, with the same random
+numbers. Elements must be equal up to rounding (`differences.py`). Otherwise the run ends with an error that
+names the first module whose output differs, or the parameter whose gradient differs. Model and random numbers
+are restored.
 """
 
 from __future__ import annotations
@@ -29,25 +30,30 @@ from paceline.train.passes import Loss
 from paceline.train.recipe import Recipe
 from paceline.train.world import World, mesh_axes
 
-_ATTEMPTS = ((True, True), (False, True), (True, False), (False, False))  # joined, short
+_ATTEMPTS = (
+    (True, True),
+    (False, True),
+    (True, False),
+    (False, False),
+)  # values of `joined` and `short` in a `Setting`, tried in this order
 _EXPECTED = (samples.NotJoinable, draws.NotReplayable)
 Outputs = dict[tuple[str, int], list[Any]]  # in the order in which modules returned
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that differs."""
+    """A value in which the two models differ."""
 
-    what: str  # for messages
+    what: str  # a description for messages
     module: str
-    times: float  # of what is allowed
-    share: float  # of the norm of what is expected
-    place: int  # in the order of computation
+    times: float  # the difference as a multiple of the tolerance
+    share: float  # the difference as a share of the expected norm
+    place: int  # position in the order of computation
 
 
 @dataclass
 class Results:
-    """What both models made of the samples."""
+    """The results of both models for the same samples."""
 
     own: Outputs
     whole: Outputs
@@ -57,32 +63,32 @@ class Results:
 
 
 class FirstStep:
-    """The comparison of a run."""
+    """The comparison of one run."""
 
     def __init__(self, arranged: Arranged, world: World, recipe: Recipe) -> None:
-        """Begin.
+        """Prepare the comparison.
 
         Args:
-            arranged: The model on this rank, with the copy of the whole one.
+            arranged: The model on this rank, with the copy of the whole model.
             world: The ranks.
-            recipe: Of the run.
+            recipe: The settings of the run.
         """
         self._arranged, self._world, self._recipe = arranged, world, recipe
         self._whole = arranged.whole
         self._name = type(arranged.whole).__name__
         self._sharded = "shard" in mesh_axes(world.layout)
         self._busy = False
-        self._bytes = 4  # of an element of the format in which both compute
+        self._bytes = 4  # bytes of an element of the format in which both models compute
         self._replay: list[draws.Draw] = []
         self._buffers: list[tuple[Any, Any]] = []
 
     @property
     def due(self) -> bool:
-        """Whether the comparison is still to come."""
+        """Whether the comparison has still to run."""
         return self._whole is not None and not self._busy
 
     def watch(self) -> None:
-        """Have the first forward pass in training of a loop of the user's be preceded by the comparison."""
+        """Run the comparison before the first forward pass in training, for a user's own training loop."""
         handle: Any = None
 
         def before(module: Any, args: Any, kwargs: Any) -> None:
@@ -96,7 +102,7 @@ class FirstStep:
         handle = self._arranged.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
 
     def of_batch(self, inputs: Any, target: Any, loss: Loss, weight: Any) -> None:
-        """Compare on a batch of `train_batch`.
+        """Run the comparison on a batch of `train_batch`.
 
         Raises:
             UsageError: The models differ.
@@ -104,7 +110,7 @@ class FirstStep:
         self._compare((inputs, target), lambda setting: Batch(setting, (inputs, target), loss, weight))
 
     def of_forward(self, args: Any, kwargs: Any) -> None:
-        """Compare on a call of the model.
+        """Run the comparison on a call of the model.
 
         Raises:
             UsageError: The models differ.
@@ -135,7 +141,7 @@ class FirstStep:
             self._arranged.set_sync(True)
 
     def _attempts(self, setting: Setting, make: Callable[[Setting], Trial]) -> None:
-        """Compare in the first of the ways that is possible."""
+        """Run the comparison in the first possible way of `_ATTEMPTS`."""
         apart = not (batch_norm.is_shared(self._arranged.held))
         why = ""
         for joined, short in _ATTEMPTS:
@@ -151,7 +157,7 @@ class FirstStep:
         self._tell(why)
 
     def _attempt(self, setting: Setting, make: Callable[[Setting], Trial]) -> str | None:
-        """Compare in one way; return why that is impossible."""
+        """Run the comparison in one way; return the reason if that is not possible, otherwise None."""
         self._buffers = [(b, b.clone()) for model in (self._arranged.held, self._whole) for b in model.buffers()]
         results, why = self._agreed(lambda: self._both(setting, make, deep=False))
         if results is None:
@@ -173,7 +179,7 @@ class FirstStep:
         with self._alike(held), traced(held, deep=deep) as own, recording:
             factor = trial.on_ranks()
         if self._sharded:
-            self._arranged.check_used()  # what it noted of this pass is not of the first step
+            self._arranged.check_used()  # discard its record of this pass, which is not the first step
         drawn = draws.together(recorded, self._world, joined=setting.joined)
         with self._alike(self._whole), traced(self._whole, deep=deep) as whole, draws.replaying(drawn):
             trial.on_one()
@@ -185,7 +191,7 @@ class FirstStep:
 
     @contextmanager
     def _alike(self, model: Any) -> Iterator[None]:
-        """Run a model from the same buffers and random numbers, in full precision and with gradients."""
+        """Run a model from the same buffers and random numbers, in full fp32 precision and with gradients enabled."""
         import torch
 
         precision = torch.get_float32_matmul_precision()
@@ -206,7 +212,7 @@ class FirstStep:
             random_states.put(drawn, self._world.device)
 
     def _differences(self, results: Results, setting: Setting, noise: dict[str, float]) -> Iterator[Difference]:
-        """Yield what differs beyond rounding; a collective of all ranks."""
+        """Yield the values that differ beyond rounding; a collective of all ranks."""
         yield from self._of_outputs(results, setting, noise)
         for name, own, expected in results.trial.losses():
             yield from self._difference(name, "", (own, expected), noise)
@@ -255,7 +261,7 @@ class FirstStep:
             yield Difference(what, module, times, differences.relative(own, expected), 0)
 
     def _noise(self, results: Results, setting: Setting) -> dict[str, float]:
-        """Return what rounding changes: the whole model runs again with the last bits of its parameters changed."""
+        """Return the change that rounding causes, by a run with the last bits of parameters changed."""
         import torch
 
         before = {name: None if grad is None else synced.full(grad).clone() for name, grad in results.gradients.items()}
@@ -284,7 +290,7 @@ class FirstStep:
         return noise
 
     def _refuse(self, found: list[Difference], setting: Setting, make: Callable[[Setting], Trial]) -> None:
-        """End the run with what differs first.
+        """End the run with a message about the first difference.
 
         Raises:
             UsageError: Always.
@@ -301,7 +307,7 @@ class FirstStep:
         raise UsageError(advice.of_difference(self._world.layout, self._name, what, share))
 
     def _agreed(self, run: Callable[[], Results]) -> tuple[Results | None, str]:
-        """Run something on all ranks; return its result, or None and why not where one of them failed."""
+        """Run a function on all ranks; return its result and "", or None and the reason if a rank failed."""
         result, why = None, None
         try:
             result = run()
@@ -350,18 +356,18 @@ def _noise_of(value: Any, changed: Any) -> float:
 
 
 def copied(model: Any, world: World, recipe: Recipe) -> Any:
-    """Return a copy of a model for the comparison; None where there is none to make."""
+    """Return a copy of a model for the comparison; None if there is no comparison or the model cannot be copied."""
     if world.mesh is None or recipe.apart or recipe.precision.fp8 or not recipe.checks.first_step:
         return None
     try:
         found = copy.deepcopy(model)
-    except Exception as error:  # what deepcopy cannot copy is the model's own
+    except Exception as error:  # a model may contain objects that cannot be copied
         if world.rank == 0:
             why = f"it cannot be copied ({type(error).__name__}: {error})"
             sys.stderr.write(f"paceline: {advice.of_no_comparison(world.layout, type(model).__name__, why)}\n")
         return None
     for own, other in zip(model.parameters(), found.parameters(), strict=True):
-        for hook in (own._backward_hooks or {}).values():  # of the user's, which a copy does not have
+        for hook in (own._backward_hooks or {}).values():  # hooks of the user, which the copy must not run
             if other.requires_grad:
                 other.register_hook(hook)
     return found
@@ -369,11 +375,11 @@ def copied(model: Any, world: World, recipe: Recipe) -> Any:
 
 @contextmanager
 def traced(model: Any, *, deep: bool) -> Iterator[Outputs]:
-    """Yield a dict that is filled with the outputs of a model, or of all its modules.
+    """Yield a dict that receives the outputs of a model, or of all its modules.
 
     Args:
-        model: The whole model, or what a rank holds of it under the same names.
-        deep: Whether outputs of all modules are kept; otherwise those of the model.
+        model: The whole model, or the part that a rank holds, with the same names.
+        deep: Whether the outputs of all modules are kept; otherwise only those of the model itself.
     """
     found: Outputs = {}
     calls: Counter[str] = Counter()
@@ -390,7 +396,9 @@ def _note(found: Outputs, calls: Counter[str], name: str, module: Any, inputs: A
     import torch
 
     del module, inputs
-    if torch._C._current_graph_task_id() != -1 or pp.is_preparing():  # computed again in backward; or a look at shapes
+    if (
+        torch._C._current_graph_task_id() != -1 or pp.is_preparing()
+    ):  # recomputed in backward, or run only to find shapes
         return
     found[name, calls[name]] = [value.detach().clone() for value in numbers(output)]
     calls[name] += 1

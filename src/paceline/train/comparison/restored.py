@@ -1,8 +1,8 @@
-"""A model, its ranks' random numbers and its attributes are as they were after the comparison.
+"""Restores a model, its attributes and the random numbers of the ranks after the comparison.
 
-Constant trainable parameters, such as a bias of zeros or a norm's weight of ones, have noise added meanwhile: without
-it nothing of them, or of what they multiply, would show. The noise of a parameter follows from its name and the part
-that a rank holds.
+Constant trainable parameters, such as a bias of zeros or a norm's weight of ones, get noise during the
+comparison; otherwise errors in them, or in values that they multiply, would not show. The noise of a parameter
+depends on its name and on the part that a rank holds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TORCHS = ("_parameters", "_buffers", "_modules", "training")  # attributes that
 
 @contextmanager
 def restored(models: Sequence[Any], world: World) -> Iterator[None]:
-    """Restore buffers, gradients, attributes of modules and random numbers at the end."""
+    """Restore buffers, gradients, attributes of modules and random numbers when the context ends."""
     import torch
 
     drawn = random_states.of_torch(world.device), random_states.of_host()
@@ -45,13 +45,13 @@ def restored(models: Sequence[Any], world: World) -> Iterator[None]:
 
 
 def _attributes(part: Any) -> dict[str, Any]:
-    """Return the attributes of a module that its forward may change, lists and dicts as copies."""
+    """Return the attributes of a module that its forward may change, with copies of lists and dicts."""
     own = {name: value for name, value in vars(part).items() if not _is_torchs(name)}
     return {name: (value, _copied(value)) for name, value in own.items()}
 
 
 def _copied(value: Any) -> Any:
-    """Return what a forward pass may change inside a value, as a copy; None where nothing is known."""
+    """Return a copy of the state that a forward pass may change inside a value; None for other types."""
     if hasattr(value, "get_state") and hasattr(value, "set_state"):  # torch.Generator, NumPy's RandomState
         return value.get_state()
     return value.copy() if type(value) in (list, dict, set) else None
@@ -77,7 +77,7 @@ def _is_torchs(name: str) -> bool:
 
 @contextmanager
 def varied(model: Any) -> Iterator[None]:
-    """Add noise to parameters that are one number everywhere, and put the number back at the end."""
+    """Add noise to parameters whose elements are all equal, and restore their value when the context ends."""
     import torch
 
     constants = [(name, _local(value), _local(value).flatten()[:1].clone()) for name, value in _constants(model)]
@@ -112,7 +112,7 @@ def _local(parameter: Any) -> Any:
 
 
 def _part_of(parameter: Any) -> tuple[int, ...]:
-    """Return which part of a parameter a rank holds: its places on the axes that split it."""
+    """Return which part of a parameter this rank holds: its indices on the mesh axes that split the parameter."""
     places = getattr(parameter, "placements", ())
     mesh: Any = getattr(parameter, "device_mesh", None)
     return tuple(mesh.get_local_rank(axis) for axis, each in enumerate(places) if not each.is_replicate())

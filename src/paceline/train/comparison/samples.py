@@ -1,7 +1,8 @@
-"""The samples of the comparison: a few of each rank for the split model, and all of them together for the whole one.
+"""The samples of the comparison: a few of each rank for the split model, and all of them together for the whole model.
 
-Tensors have samples in dimension 0, and with `cp` positions in dimension 1. A list of tensors has one for each sample.
-Outputs and gradients of a rank are slices of those of the whole model; `slices` yields the slices that are possible.
+Tensors have samples in dimension 0, and with `cp` positions in dimension 1. A list of tensors has one tensor
+for each sample. Outputs and gradients of a rank are slices of those of the whole model; `slices` yields the
+possible slices.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from paceline.train.world import World
 
 
 class NotJoinable(Exception):
-    """The inputs of several ranks do not make one batch."""
+    """The inputs of several ranks cannot be joined to one batch."""
 
 
 def count(values: Any) -> int:
@@ -31,21 +32,21 @@ def count(values: Any) -> int:
 
 
 def cut(values: Any, most: int) -> Any:
-    """Return the first samples of inputs, at most so many."""
+    """Return the first `most` samples of inputs."""
     samples = count(values)
     return _each(values, lambda value: value[:most] if _len(value) == samples else value)
 
 
 def whole(values: Any, world: World, *, joined: bool) -> Any:
-    """Return the inputs that the whole model has where the ranks have some of them each; a collective of all ranks.
+    """Return the inputs of the whole model, joined from those of the ranks; a collective of all ranks.
 
     Args:
-        values: Of this rank: tensors in tuples, lists and dicts.
+        values: Inputs of this rank: tensors in tuples, lists and dicts.
         world: The ranks.
-        joined: Whether samples of all ranks make one batch; otherwise the whole model has those of this rank.
+        joined: Whether samples of all ranks form one batch; otherwise the whole model gets those of this rank.
 
     Raises:
-        NotJoinable: They do not fit together. All ranks raise it.
+        NotJoinable: The inputs do not fit together. All ranks raise it.
     """
     import torch
 
@@ -59,20 +60,20 @@ def whole(values: Any, world: World, *, joined: bool) -> Any:
 
 
 def _place(world: World) -> tuple[Any, ...]:
-    """Return where a rank is: among copies of a model, among samples, and among positions."""
+    """Return the position of a rank: among the copies of a model, among the samples, and among the positions."""
     return (world.position("pp"), world.position("tp")), world.sample_part, world.position("cp")
 
 
 def _of_group(every: list[Any], own: Any, joined: bool) -> Any:
     of_part: dict[int, list[Any]] = {}
-    for (copy, part, _), values in every:  # in the order of ranks, which is that of positions
+    for (copy, part, _), values in every:  # rank order equals the order of positions
         if copy == own[0] and (joined or part == own[1]):
             of_part.setdefault(part, []).append(values)
     return _joined([_joined(of_part[part], 1) for part in sorted(of_part)], 0)
 
 
 def _joined(values: list[Any], dimension: int) -> Any:
-    """Return the same part of several inputs as one, put together along a dimension."""
+    """Return several inputs concatenated along a dimension."""
     if len(values) == 1:
         return values[0]
     size = cp.length_of(values[0]) if dimension else count(values[0])
@@ -101,10 +102,10 @@ def _join(values: list[Any], dimension: int, size: int | None) -> Any:
 
 
 def slices(shape: Any, value: Any, world: World, *, joined: bool) -> Iterator[Any]:
-    """Yield the slices of a tensor of the whole model that may be this rank's tensor of a shape.
+    """Yield the slices of a tensor of the whole model that may correspond to this rank's tensor.
 
     Args:
-        shape: Of this rank's tensor.
+        shape: The shape of this rank's tensor.
         value: The tensor of the whole model.
         world: The ranks.
         joined: Whether the whole model has the samples of all ranks.
@@ -128,7 +129,7 @@ def slices(shape: Any, value: Any, world: World, *, joined: bool) -> Iterator[An
 
 
 def numbers(value: Any) -> Iterator[Any]:
-    """Yield the tensors of floating-point or complex numbers in tuples, lists, dicts and output objects, in order."""
+    """Yield the floating-point and complex tensors in tuples, lists, dicts and output objects, in order."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -150,7 +151,7 @@ def numbers(value: Any) -> Iterator[Any]:
 
 
 def floats(values: Any) -> list[Any]:
-    """Return the tensors of floating-point numbers in inputs."""
+    """Return the floating-point tensors in inputs."""
     found: list[Any] = []
 
     def note(value: Any) -> Any:
@@ -177,7 +178,7 @@ def _moved(values: Any, device: Any) -> Any:
 
 
 def _each(values: Any, change: Callable[[Any], Any]) -> Any:
-    """Return inputs with their tensors changed, and lists of one tensor a sample."""
+    """Return inputs with a function applied to each tensor, and to each list of one tensor per sample."""
     if isinstance(values, Mapping):
         return {key: _each(value, change) for key, value in values.items()}
     if isinstance(values, list) and values and all(hasattr(value, "ndim") for value in values):

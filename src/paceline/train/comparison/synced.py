@@ -1,4 +1,4 @@
-"""Values and gradients of the split model as the whole model has them."""
+"""Values and gradients of the split model in the form of the whole model."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from paceline.train.world import World
 
 
 def give_values(held: Any, whole: Any, world: World) -> None:
-    """Give the whole model the values of the split one; a collective of all ranks.
+    """Copy the values of the split model to the whole one; a collective of all ranks.
 
     Args:
-        held: What this rank holds of the split model, under the names of the whole one.
-        whole: The copy.
+        held: The part of the split model on this rank, with the names of the whole model.
+        whole: The copy of the whole model, changed in place.
         world: The ranks.
     """
     import torch
@@ -34,7 +34,7 @@ def give_values(held: Any, whole: Any, world: World) -> None:
 
 
 def _owners(of_held: dict[str, Any], group: Any) -> dict[str, int]:
-    """Return the rank of the stage that holds each tensor; empty without pp."""
+    """Return, for each tensor name, the rank of the pipeline stage that holds it; empty without pp."""
     import torch
 
     if group is None:
@@ -47,19 +47,20 @@ def _owners(of_held: dict[str, Any], group: Any) -> dict[str, int]:
 
 
 def full(value: Any) -> Any:
-    """Return the whole of a tensor that is split over ranks; a collective of these."""
+    """Return the whole of a tensor that is split over ranks; a collective of these ranks."""
     found = value.detach()
     found = found.full_tensor() if hasattr(found, "full_tensor") else found
     return found.to_dense() if found.is_sparse else found
 
 
 def gradients(held: Any, averaged_over: Any, factor: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the gradients of a step of the split model, by names of the whole one; a collective.
+    """Yield names and gradients of a step of the split model, by the names of the whole model; a collective.
 
     Args:
-        held: What this rank holds, after backward.
-        averaged_over: Group over which gradients are still to be averaged, as DDP does; None where they are.
-        factor: What gradients are multiplied by at the end of a step.
+        held: The part of the model on this rank, after backward.
+        averaged_over: Process group over which gradients still have to be averaged, as with DDP; None if they are
+            averaged.
+        factor: The factor by which gradients are multiplied at the end of a step.
     """
     import torch
 
@@ -75,7 +76,7 @@ def gradients(held: Any, averaged_over: Any, factor: Any) -> Iterator[tuple[str,
 
 
 def summed(whole: Any, group: Any) -> None:
-    """Sum the gradients of the whole model over ranks with other samples."""
+    """Sum the gradients of the whole model over ranks with different samples, in place."""
     import torch
 
     for parameter in whole.parameters():

@@ -1,4 +1,4 @@
-"""What the comparison runs on the split model and on the whole one: a batch with its loss, or one forward pass."""
+"""The runs that the comparison makes on both models: a batch with its loss, or one forward pass."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from paceline.train.world import World
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """How one attempt compares."""
+    """The setting of one attempt at a comparison."""
 
     world: World
     arranged: Arranged
     whole: Any  # the copy of the model from before it was split
-    planned: int  # micro-batches
+    planned: int  # the number of micro-batches
     joined: bool  # whether the whole model has the samples of all ranks at once
     short: bool  # whether some samples of each micro-batch are enough
     context: Callable[[], AbstractContextManager[Any]]
 
     def samples_of(self, available: int) -> int:
-        """Return how many samples of a rank are compared: whole batches cost about one step more."""
+        """Return how many samples of a rank are compared; a whole batch costs about one extra step."""
         ranks = self.world.layout.ranks
         return max(2, available // ranks) if self.short else available
 
 
 class Trial(Protocol):
-    """What is run on both models."""
+    """A run on both models."""
 
     def on_ranks(self) -> Any:
-        """Run the split model; return the factor of its gradients."""
+        """Run the split model; return the factor for its gradients."""
 
     def on_one(self) -> None:
         """Run the whole model."""
 
     def losses(self) -> list[tuple[str, Any, Any]]:
-        """Return names and values of scalars, of the split model and of the whole one."""
+        """Return a name and two values for each scalar: of the split model and of the whole one."""
 
 
 class Batch:
-    """A batch of `train_batch`."""
+    """Runs both models on a batch of `train_batch`."""
 
     def __init__(self, setting: Setting, given: tuple[Any, Any], loss: Loss, weight: Any) -> None:
-        """Cut the batch; a collective of all ranks.
+        """Select the samples to compare from the batch; a collective of all ranks.
 
         Raises:
-            NotJoinable: The samples of the ranks do not make one batch.
+            NotJoinable: The samples of the ranks cannot be joined to one batch.
         """
         world, held = setting.world, setting.arranged.held
         parts = [loaders.parts(value, setting.planned) for value in given]
@@ -73,7 +73,7 @@ class Batch:
         self._on_one: Any = None
 
     def on_ranks(self) -> Any:
-        """Run the batch through the engine."""
+        """Run the batch through the engine; return the factor for the gradients."""
         world = self._setting.world
         weights = gradients.Weights(self._planned, world.device, world.data_group)
         run = Passes(self._arranged, weights, self._planned, self._context)
@@ -90,7 +90,7 @@ class Batch:
         return self._setting.context()
 
     def on_one(self) -> None:
-        """Run the batch as one process does."""
+        """Run the batch on the whole model, as one process does."""
         import torch
 
         total, weights = 0.0, 0.0
@@ -132,13 +132,13 @@ def _rejoined(parts: list[Any]) -> Any:
 
 
 class Forward:
-    """One call of the model in a loop of the user's; the sum of its outputs, weighted by chance, is the loss."""
+    """Runs both models on one call of the user's training loop; the loss is a randomly weighted sum of the outputs."""
 
     def __init__(self, setting: Setting, given: tuple[Any, Any]) -> None:
-        """Cut the inputs; a collective of all ranks.
+        """Select the samples to compare from the inputs; a collective of all ranks.
 
         Raises:
-            NotJoinable: The samples of the ranks do not make one batch.
+            NotJoinable: The samples of the ranks cannot be joined to one batch.
         """
         most = setting.samples_of(samples.count(given))
         self._given = samples.cut(given, most)
@@ -148,7 +148,7 @@ class Forward:
         self._scalars: list[tuple[Any, Any]] = []
 
     def on_ranks(self) -> Any:
-        """Run the forward pass; backward comes when the outputs of the whole model are known."""
+        """Run the forward pass; backward follows when the outputs of the whole model are known."""
         self._setting.arranged.set_sync(True)
         args, kwargs = self._given
         with self._setting.context():
@@ -156,7 +156,7 @@ class Forward:
         return 1.0
 
     def on_one(self) -> None:
-        """Run forward and backward of the whole model, and backward of the split one the first time."""
+        """Run forward and backward of the whole model, and in the first call also backward of the split one."""
         args, kwargs = self._whole_given
         with self._setting.context():
             outputs = list(samples.numbers(self._setting.whole(*args, **kwargs)))
@@ -175,7 +175,7 @@ class Forward:
             weights = _weights(whole, number)
             own = self._outputs[number] if self._outputs else None
             if not whole.ndim and self._setting.joined and world.layout.samples > 1:
-                continue  # a loss, which one process has over all samples
+                continue  # a loss over all samples, which ranks cannot compare
             if whole.requires_grad:
                 of_one.append((whole * weights).sum())
             if own is not None and own.requires_grad:
@@ -191,7 +191,7 @@ class Forward:
         sum(of_one[1:], of_one[0]).backward()
 
     def _own(self, own: Any, whole: Any, weights: Any) -> tuple[Any, Any]:
-        """Return the slice of an output that this rank has, and that of its weights."""
+        """Return this rank's slice of an output of the whole model, and the same slice of its weights."""
         pieces = [
             list(samples.slices(own.shape, value, self._setting.world, joined=self._setting.joined))
             for value in (whole, weights)
@@ -200,7 +200,7 @@ class Forward:
         return min(pairs, key=lambda pair: relative(own, pair[0])) if pairs else (own, _weights(own, 0))
 
     def losses(self) -> list[tuple[str, Any, Any]]:
-        """Return the scalars among the outputs."""
+        """Return the scalar outputs of both models."""
         return [(f"output {number}", *pair) for number, pair in enumerate(self._scalars)]
 
 
@@ -224,11 +224,11 @@ def _mean(value: Any, group: Any) -> Any:
 
 
 def exact_context(floats: list[Any], precision: Any, world: World, *, rounded: bool) -> tuple[Any, int]:
-    """Return what makes the context of a forward pass, in fp32 where possible, and bytes of an element.
+    """Return a function that creates the context of a forward pass, in fp32 if possible, and the bytes of an element.
 
     Args:
-        floats: Inputs of floating-point numbers.
-        precision: Of the recipe.
+        floats: The floating-point inputs.
+        precision: The precision of the recipe.
         world: The ranks.
         rounded: Whether parameters are gathered in a 16-bit format.
     """

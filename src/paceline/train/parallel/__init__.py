@@ -1,1 +1,1 @@
-"""One file per axis of a layout; `paceline.train.arrange` puts them together."""
+"""One module for each axis and mode of a layout; `paceline.train.arrange` applies them to a model."""

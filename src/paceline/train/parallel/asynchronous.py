@@ -1,20 +1,21 @@
-"""asynchronous: nobody waits for a slow rank, within a bound on how old gradients may be. A mode of dp.
+"""Asynchronous replicas (a mode of dp): no rank waits for a slow one, within a bound on the staleness of updates.
 
-Each rank steps by itself. Before a step it reads the parameters x that all have made together; what its optimizer makes
-of them, d, goes to all as soon as it is there, and x is the same everywhere after the same round k:
+Each rank steps by itself. Before a step it reads the shared parameters x. After its optimizer step it sends its
+update d to all ranks. After round k of the exchange, x is the same on all ranks:
 
     x_k = x_(k-1) + 1/n sum_r d_r / max(1, a_r)        r: ranks with an update in round k
 
-a_r is the age of an update: the most steps that another rank applied since r read. A rank waits if its update would
-make that of another one older than `max_staleness` (bounded delay: Agarwal & Duchi 2011; Li et al. 2014, The
-Parameter Server). One that is always slow reads anew at each step, and stops nobody as long as the others take no more
-steps in one of its own. Old updates count less, 1 / a (Zhang et al. 2016, Staleness-aware Async-SGD). With n updates in
-one round and plain SGD it is a step of the whole batch.
+a_r is the staleness of an update: the largest number of steps that another rank applied since r read x. A rank
+waits if its update would make that of another rank older than `max_staleness` (bounded delay: Agarwal & Duchi
+2011; Li et al. 2014, The Parameter Server). A slow rank reads x again at each step, and blocks no other rank as
+long as the others take at most `max_staleness` steps during one of its own. Old updates count less, by 1 / a
+(Zhang et al. 2016, Staleness-aware Async-SGD). With n updates in one round and plain SGD, a round equals a step
+of the whole batch.
 
-Rounds are all-reduces of torch's, made by a thread of each rank over a group of its own (gloo, in host memory): a rank
-that is computing takes part with nothing. Costs four more copies of the parameters in fp32 in host memory (16 bytes
-a parameter), and up to n all-reduces of parameters where DDP has one of gradients; a rank waits for the one that takes
-its update. Other mathematics than synchronous training.
+Rounds are torch all-reduces over a separate gloo group in host memory, run by one thread of each rank, so a
+rank that is computing also takes part, without an update. Costs: four more copies of the parameters in fp32 in
+host memory (16 bytes a parameter), and up to n all-reduces of parameters where DDP has one of gradients; a rank
+waits for the all-reduce that sends its update. The training algorithm differs from synchronous training.
 """
 
 from __future__ import annotations
@@ -32,15 +33,15 @@ from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
 
 _NONE = -1
-_IDLE_S = 0.001  # between rounds in which nobody had an update
+_IDLE_S = 0.001  # pause after a round without updates
 _MEETINGS = ("save", "load", "meet", "close")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asynchronous:
-    """How far ranks may be apart; table ``[asynchronous]`` of a recipe."""
+    """Settings of asynchronous replicas; table ``[asynchronous]`` of a recipe."""
 
-    max_staleness: int | None = None  # steps; None: all ranks step together
+    max_staleness: int | None = None  # largest staleness in steps; None: all ranks step together
     damping: bool = True  # old updates count less
 
     def __post_init__(self) -> None:
@@ -54,14 +55,14 @@ class Asynchronous:
             raise UsageError(f"asynchronous.damping = {self.damping!r} is not allowed; it takes true or false")
 
     def check(self, layout: Layout, *, meets: bool) -> None:
-        """See that there are replicas, and nothing else.
+        """Check that the layout has replicas and no other axis.
 
         Args:
-            layout: Of the run.
-            meets: Whether replicas meet every so many steps, which is another mode.
+            layout: The layout of the run.
+            meets: Whether replicas synchronize every few steps (``[local]``), which excludes this mode.
 
         Raises:
-            UsageError: The layout has none, or other axes, or both modes are asked for.
+            UsageError: The layout has no replicas or has other axes, or both modes are set.
         """
         if self.max_staleness is None:
             return
@@ -78,39 +79,39 @@ class Asynchronous:
 
 @dataclass(frozen=True, kw_only=True)
 class Staleness:
-    """How old this rank's updates were when they were applied, and how long it waited."""
+    """The staleness of this rank's updates when they were applied, and how long the rank waited."""
 
-    ages: dict[int, int]  # number of updates by age in steps
-    waited_s: float  # for the exchange, and for ranks whose updates would have become too old
+    ages: dict[int, int]  # number of updates by staleness in steps
+    waited_s: float  # for the exchange and for ranks whose updates would have become too old
 
     @property
     def updates(self) -> int:
-        """How many were applied."""
+        """The number of applied updates."""
         return sum(self.ages.values())
 
     @property
     def median(self) -> float | None:
-        """Age of the update in the middle, in steps; None where none was applied."""
+        """The median staleness of the updates in steps; None without updates."""
         return median(Counter(self.ages).elements()) if self.ages else None
 
     @property
     def most(self) -> int | None:
-        """Age of the oldest one, in steps; None where none was applied."""
+        """The largest staleness of an update in steps; None without updates."""
         return max(self.ages, default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a rank says of itself before a round; rounds are counted from 1, -1 is none."""
+    """The state that a rank sends to all ranks before a round. Rounds are counted from 1; -1 stands for none."""
 
-    read: int  # after which round it read what its step began with; -1: it is in no step
-    waits: bool  # whether that step is over, and its update waits
-    bound: int  # in which round the update went that all must have read before this one goes
-    meets: int  # which of `_MEETINGS` it waits in
+    read: int  # the last round before the rank read the parameters of its step; -1: between steps
+    waits: bool  # whether that step is over and its update waits to be sent
+    bound: int  # the round that all other ranks must have read before the update may go
+    meets: int  # index in `_MEETINGS` of the call that the rank waits in; -1 for none
 
 
 def admitted(offers: Sequence[Offer]) -> list[int]:
-    """Return the ranks whose updates go into a round: as many as can without making another rank's too old."""
+    """Return the ranks whose updates go into a round: as many as possible within every rank's staleness bound."""
     going = {rank for rank, offer in enumerate(offers) if offer.waits}
     while True:
         stay = [offer.read for rank, offer in enumerate(offers) if rank not in going and offer.read != _NONE]
@@ -121,10 +122,16 @@ def admitted(offers: Sequence[Offer]) -> list[int]:
 
 
 class Rounds:
-    """One rank's part: the parameters made together, the update on its way, and the thread that takes it there."""
+    """One rank's part of the exchange: shared parameters, the pending update, and the thread that runs the rounds."""
 
     def __init__(self, settings: Asynchronous, model: Any, world: Any) -> None:
-        """Begin with a model that is the same on all ranks."""
+        """Start the exchange thread.
+
+        Args:
+            settings: The staleness bound and the damping.
+            model: The model, with the same parameters on all ranks.
+            world: The ranks.
+        """
         import torch
 
         self._ranks, self._rank = world.layout.dp, world.rank
@@ -135,12 +142,12 @@ class Rounds:
         count = sum(value.numel() for value in self._parameters)
         self._made, self._read, self._update, self._sent = (torch.zeros(count) for _ in range(4))
         self._copy(self._made)
-        self._state = Condition()  # guards all below
+        self._state = Condition()  # guards all attributes below
         self._round = 0
-        self._applied = [0] * self._ranks  # updates of each rank
-        self._since, self._waits = _NONE, False  # `read` and `waits` of the offer
-        self._seen = (0,) * self._ranks  # updates of each rank that were read
-        self._own: deque[int] = deque(maxlen=settings.max_staleness)  # rounds of this rank's last updates
+        self._applied = [0] * self._ranks  # number of applied updates of each rank
+        self._since, self._waits = _NONE, False  # `read` and `waits` of this rank's next `Offer`
+        self._seen = (0,) * self._ranks  # number of updates of each rank in the parameters that this rank read
+        self._own: deque[int] = deque(maxlen=settings.max_staleness)  # the rounds of this rank's last updates
         self._meets, self._met = _NONE, 0
         self._ages: Counter[int] = Counter()
         self._waited_s, self._scheduled = 0.0, 0
@@ -150,7 +157,7 @@ class Rounds:
         atexit.register(self.close)
 
     def begin(self) -> None:
-        """Read the parameters."""
+        """Copy the shared parameters into the model before a step."""
         import torch
 
         with self._state, torch.no_grad():
@@ -160,7 +167,12 @@ class Rounds:
             torch._foreach_copy_(self._parameters, self._like_parameters(self._read))
 
     def after(self, step: int, applied: bool) -> None:
-        """Give the update of a step away, if it was applied, and wait until it has gone."""
+        """Send the update of a step to all ranks, and wait until it is applied.
+
+        Args:
+            step: Not used.
+            applied: Whether the optimizer step was applied; if not, there is no update.
+        """
         del step
         began = time.monotonic()
         with self._state:
@@ -174,17 +186,20 @@ class Rounds:
             self._waited_s += time.monotonic() - began
 
     def due(self) -> int:
-        """Return how many steps of all ranks have passed since it was last asked: updates divided by ranks."""
+        """Return how many global steps passed since the last call: applied updates of all ranks / number of ranks."""
         with self._state:
             passed = sum(self._applied) // self._ranks
         due, self._scheduled = passed - self._scheduled, passed
         return due
 
     def meet(self, what: str = "meet") -> None:
-        """Wait for all ranks and all updates; parameters are the same then, and buffers their means.
+        """Wait for all ranks and all updates. Afterwards all ranks have the same parameters, and buffers are averaged.
+
+        Args:
+            what: The engine method that called; one of `_MEETINGS`.
 
         Raises:
-            UsageError: Other ranks meet for something else.
+            UsageError: Other ranks wait in another method.
         """
         import torch
 
@@ -199,35 +214,35 @@ class Rounds:
                     buffer.div_(self._ranks)
 
     def can_save(self, tried: int) -> None:
-        """Meet the others, so that all have what is saved."""
+        """Wait for all ranks before saving, so that their parameters are the same."""
         del tried
         self.meet("save")
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps beside model and optimizers: nothing."""
+        """Return an empty dict: a checkpoint needs nothing besides the model and the optimizers."""
         return {}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint that the model has been given."""
+        """Take the loaded parameters of the model as the shared ones, and wait for all ranks."""
         del state
         with self._state:
             self._copy(self._made)
         self.meet("load")
 
     def close(self) -> None:
-        """Meet the others for the last time."""
+        """Wait for all ranks a last time and end the exchange thread."""
         atexit.unregister(self.close)
         if self._thread.is_alive() and self._failed is None:
             self.meet("close")
             self._thread.join()
 
     def staleness(self) -> Staleness:
-        """Return how old updates were up to now."""
+        """Return the staleness of all updates so far and the time waited."""
         with self._state:
             return Staleness(ages=dict(sorted(self._ages.items())), waited_s=self._waited_s)
 
     def _copy(self, flat: Any) -> None:
-        """Put the parameters of the model into a row."""
+        """Copy the parameters of the model into a flat tensor."""
         import torch
 
         with torch.no_grad():
@@ -246,17 +261,17 @@ class Rounds:
             raise self._failed
 
     def _go(self) -> None:
-        """Take part in rounds until all ranks close or one is gone."""
+        """Run rounds until all ranks close or one fails."""
         try:
             while self._take_part():
                 pass
-        except BaseException as error:  # it is the program's to hear of
+        except BaseException as error:  # raised again in the program's thread
             with self._state:
                 self._failed = error
                 self._state.notify_all()
 
     def _take_part(self) -> bool:
-        """Take part in a round; return whether another one comes."""
+        """Run one round; return whether another one follows."""
         offers = self._offers()
         going = admitted(offers)
         if going:
@@ -270,7 +285,7 @@ class Rounds:
         return True
 
     def _offers(self) -> list[Offer]:
-        """Tell all ranks of this one, and hear of them."""
+        """Send the state of this rank to all ranks, and return the states of all."""
         import torch
 
         with self._state:
@@ -282,7 +297,7 @@ class Rounds:
         return [Offer(read, bool(waits), bound, meets) for read, waits, bound, meets in table.tolist()]
 
     def _make(self, going: Sequence[int]) -> None:
-        """Apply updates on all ranks."""
+        """Apply the updates of the given ranks to the shared parameters, on all ranks."""
         import torch
 
         goes = self._rank in going
@@ -305,7 +320,7 @@ class Rounds:
             self._state.notify_all()
 
     def _end_meeting(self, meetings: set[int]) -> bool:
-        """Let all ranks go on; return whether rounds do."""
+        """Release all waiting ranks; return whether more rounds follow."""
         if len(meetings) > 1:
             names = " and ".join(f"{_MEETINGS[number]}()" for number in sorted(meetings))
             raise UsageError(

@@ -1,4 +1,4 @@
-"""Where is a row of layers cut, so that its stages cost alike? The dearest stage sets the pace of a pipeline."""
+"""Cuts a sequence of layers into pipeline stages so that the most expensive stage costs as little as possible."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-_TIMES = 5  # a layer is run; what disturbs it only adds
+_TIMES = 5  # runs of a layer; the minimum is taken, because disturbances only add time
 
 
 def cut(costs: Sequence[float], stages: int) -> list[range]:
-    """Cut a row into stages with the least possible cost of the dearest one.
+    """Cut a sequence of layers into stages so that the most expensive stage costs as little as possible.
 
     Args:
-        costs: Of each layer, in any unit, 0 allowed.
-        stages: At most as many as there are layers; none is empty.
+        costs: The cost of each layer, in any unit; 0 is allowed.
+        stages: The number of stages, at most the number of layers. No stage is empty.
 
     Returns:
-        The layers of each stage.
+        The indices of the layers of each stage.
     """
     count = len(costs)
     sums = [0.0]
     for cost in costs:
         sums.append(sums[-1] + cost)
-    # best[k][end]: least cost of the dearest stage of the first `end` layers in k + 1 stages, and where the last begins
+    # best[k][end]: least cost of the costliest stage of the first `end` layers in k + 1 stages; start of the last stage
     best = [[(sums[end], 0) for end in range(count + 1)]]
     for stage in range(1, stages):
         earlier = best[-1]
@@ -40,7 +40,7 @@ def cut(costs: Sequence[float], stages: int) -> list[range]:
 
 
 def counted(layer: Any) -> float:
-    """Return FLOPs of a layer's forward per position of the sequence."""
+    """Return the forward FLOPs of a layer per position of the sequence, counted from its weights."""
     from torch import nn
 
     products = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -48,11 +48,11 @@ def counted(layer: Any) -> float:
 
 
 def measured(layers: Sequence[Any], sample: Any) -> list[float]:
-    """Return the seconds that forward and backward of each layer take, one after the other: the least of five times.
+    """Return the seconds that forward and backward of each layer take: the minimum of five runs.
 
     Args:
-        layers: A row; copies of them are run, in which nothing of theirs is changed. Random numbers stay as they are.
-        sample: What the first one is called with: a tensor, on the device of the layers.
+        layers: The layers in order. Copies of them run, so the layers and the random state do not change.
+        sample: The input tensor of the first layer, on the device of the layers.
     """
     import torch
 
@@ -80,6 +80,6 @@ def _timed(layer: Any, value: Any) -> float:
 
 
 def _finish(torch: Any, value: Any) -> None:
-    """Wait for what was given to a GPU."""
+    """Wait until a GPU has completed its work."""
     if value.is_cuda:
         torch.cuda.synchronize(value.device)

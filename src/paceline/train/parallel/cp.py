@@ -1,14 +1,15 @@
-"""cp: each rank has a part of every sequence; attention gathers all keys and values.
+"""Context parallelism (cp): each rank has a part of every sequence; attention gathers all keys and values.
 
-Rank r of n has positions r L / n to (r + 1) L / n. All of a transformer but attention works on each position alone.
-Before attention keys and values are gathered over the ranks, and their gradients are summed back (Grattafiori et al.
-2024, The Llama 3 Herd of Models, section 3.3.2). Keeps 1/n of all activations but keys and values; costs per layer an
-all-gather of these in forward and a reduce-scatter in backward. Of causal attention the last rank does most.
+Rank r of n has positions r L / n to (r + 1) L / n. All layers of a transformer except attention treat each
+position alone. Before attention, keys and values are gathered over the ranks, and their gradients are reduced
+back (Grattafiori et al. 2024, The Llama 3 Herd of Models, section 3.3.2). Each rank keeps 1/n of all
+activations except keys and values. The cost per layer is an all-gather of these in forward and a reduce-scatter
+in backward. With causal attention the last rank computes most.
 
-torch's own `context_parallel` knows the attention kernels of GPUs only (torch 2.13), and a model that counts positions
-by itself would take its part for the whole; here it asks for its `positions`. One that counts itself, or mixes
-positions in another way, is refused: at the first forward its output is compared with that of whole sequences
-(`cp_check.py`).
+torch's own `context_parallel` supports only GPU attention kernels (torch 2.13), and a model that counts
+positions itself would count from 0 on each rank; here it calls `positions`. A model that counts positions
+itself, or mixes positions other than by attention, is refused: in the first forward pass its output is compared
+with that of whole sequences (`cp_check.py`).
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.train.batches import like
 
-_here = threading.local()  # .part: of this thread's forward
+_here = threading.local()  # .part: this rank's part, during a forward pass of this thread
 
 
 def positions(length: int, device: Any = None) -> Any:
-    """Return the positions in the whole sequence of what this rank has of it: int64, [length].
+    """Return the positions in the whole sequence of this rank's part: int64, [length].
 
     Args:
-        length: Of this rank's part.
-        device: Where they are to be.
+        length: The length of this rank's part.
+        device: The device of the result.
     """
     import torch
 
@@ -39,10 +40,15 @@ def positions(length: int, device: Any = None) -> Any:
 
 
 def part_of(batch: Any, part: int, parts: int) -> Any:
-    """Return a rank's part of the sequences of a batch: tensors [batch, length, ...] in tuples, lists and dicts.
+    """Return one part of the sequences of a batch: tensors [batch, length, ...] in tuples, lists and dicts.
+
+    Args:
+        batch: The batch with whole sequences.
+        part: The index of the part, from 0.
+        parts: The number of parts.
 
     Raises:
-        UsageError: The sequences cannot be split into equal parts.
+        UsageError: The length is not a multiple of the number of parts.
     """
     if isinstance(batch, Mapping):
         return {key: part_of(value, part, parts) for key, value in batch.items()}
@@ -58,15 +64,15 @@ def part_of(batch: Any, part: int, parts: int) -> Any:
 
 
 def split(model: Any, blocks: Sequence[Any], mesh: Any) -> None:
-    """Let a model's attention see the whole sequence, in place.
+    """Make a model's attention use the keys and values of the whole sequence, in place.
 
     Args:
         model: A module that calls `torch.nn.functional.scaled_dot_product_attention`.
         blocks: Its repeated blocks.
-        mesh: The ranks that have the parts, one dimension.
+        mesh: One-dimensional mesh of the ranks that hold the parts.
     """
     seen: list[bool] = []
-    for block in blocks:  # each by itself: what is computed again in backward must see it too
+    for block in blocks:  # each block too, because recomputation in backward calls the block only
         block.forward = partial(_run, block.forward, mesh, seen)
     model.forward = partial(_run, model.forward, mesh, seen)
     model.register_forward_hook(partial(_check_seen, seen))
@@ -81,7 +87,7 @@ def _check_seen(seen: list[bool], model: Any, *_: Any) -> None:
 
 
 def _run(forward: Callable[..., Any], mesh: Any, seen: list[bool], *args: Any, **kwargs: Any) -> Any:
-    """Run a forward whose attention sees the whole sequence."""
+    """Run a forward pass in which attention uses the whole sequence."""
     if hasattr(_here, "part") or hasattr(_here, "unsplit"):
         return forward(*args, **kwargs)
     _here.part = mesh.get_local_rank()
@@ -94,7 +100,7 @@ def _run(forward: Callable[..., Any], mesh: Any, seen: list[bool], *args: Any, *
 
 @contextmanager
 def unsplit() -> Iterator[None]:
-    """Have models take what they are given for whole sequences inside, in this thread."""
+    """Make models treat their inputs as whole sequences inside the context, in this thread."""
     _here.unsplit = True
     try:
         yield
@@ -103,7 +109,7 @@ def unsplit() -> Iterator[None]:
 
 
 def length_of(given: Any) -> int | None:
-    """Return the length of the sequences in what a model is called with: of its first tensor [batch, length, ...]."""
+    """Return the sequence length of a model's inputs: that of the first tensor [batch, length, ...], or None."""
     if isinstance(given, Mapping):
         given = tuple(given.values())
     if isinstance(given, tuple | list):
@@ -112,17 +118,17 @@ def length_of(given: Any) -> int | None:
 
 
 def is_split(tensor: Any, length: int | None) -> bool:
-    """Return whether a tensor has sequences of this length in dimension 1."""
+    """Return whether dimension 1 of a tensor has this sequence length."""
     return tensor.ndim > 1 and tensor.shape[1] == length
 
 
 def _mode(mesh: Any, seen: list[bool]) -> Any:
-    """Return the context in which attention gathers."""
+    """Return a context in which attention gathers keys and values."""
     import torch
     from torch.overrides import TorchFunctionMode
 
     class Whole(TorchFunctionMode):
-        """Sees the functions of torch that a forward calls."""
+        """Redirects calls of scaled_dot_product_attention."""
 
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             options = kwargs or {}
@@ -135,13 +141,13 @@ def _mode(mesh: Any, seen: list[bool]) -> Any:
 
 
 def _attend(mesh: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, *args: Any, **options: Any) -> Any:
-    """Attend with this rank's queries to the keys and values of all ranks.
+    """Compute attention of this rank's queries over the keys and values of all ranks.
 
     Args:
         mesh: The ranks, in the order of their parts.
         query: [batch, heads, part, head].
-        key: The same.
-        value: The same.
+        key: The same shape.
+        value: The same shape.
         attn_mask: Must be None.
         args: dropout_p and is_causal, as torch takes them.
         options: The same by name, and scale, enable_gqa.
@@ -157,9 +163,9 @@ def _attend(mesh: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, 
     part, length = mesh.get_local_rank(), query.shape[-2]
     own = torch.stack([key, value])
     whole = DTensor.from_local(own, mesh, [Shard(own.ndim - 2)], run_check=False).redistribute(placements=[Replicate()])
-    key, value = whole.to_local(grad_placements=[Partial()]).unbind()  # each rank has a part of their gradients
+    key, value = whole.to_local(grad_placements=[Partial()]).unbind()  # each rank contributes a part of their gradients
     if not causal:
         return scaled_dot_product_attention(query, key, value, **options)
-    end = (part + 1) * length  # what comes later is not seen
+    end = (part + 1) * length  # later positions are masked
     mask = torch.ones(length, end, dtype=torch.bool, device=query.device).tril(part * length)
     return scaled_dot_product_attention(query, key[..., :end, :], value[..., :end, :], mask, **options)

@@ -1,8 +1,9 @@
-"""Does a model compute with parts of sequences what it computes with whole ones? Asked once, at its first forward.
+"""Checks once, in the first forward pass, that a model with cp computes what it computes with whole sequences.
 
-The first positions of each rank's part, of one sample, go through the model twice: split, and as one sequence on every
-rank. Outputs must be the same but for rounding. Parameters that are constant, such as positions that are learned from
-zero, have noise added meanwhile, as what depends on them would not show; dropout is left out. All is put back after.
+The first positions of each rank's part, of one sample, go through the model twice: split over the ranks, and as
+one sequence on every rank. Outputs must be equal up to rounding. Constant parameters, such as position
+embeddings that start at zero, get noise during the check, because otherwise their effect would not show.
+Dropout is turned off. Everything is restored afterwards.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from paceline.train import agreement, random_states
 from paceline.train.batches import like
 from paceline.train.parallel import cp
 
-_POSITIONS = 64  # of each rank
-_TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 2e-2  # of the norm of an output
+_POSITIONS = 64  # number of positions of each rank's part
+_TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 2e-2  # as a share of the norm of an output
 _NOISE = 0.1
 
 
 def check_first(module: Any, model: Any, world: Any) -> None:
-    """Have the first forward of a module be preceded by the comparison.
+    """Run the comparison before the first forward pass of a module.
 
     Args:
-        module: What is called: the model, or a replica of it.
+        module: The module that is called: the model, or a DDP replica of it.
         model: The model with its attention split.
         world: The ranks.
     """
@@ -42,8 +43,13 @@ def check_first(module: Any, model: Any, world: Any) -> None:
 def _look(model: Any, world: Any, given: Any) -> None:
     """Run the comparison.
 
+    Args:
+        model: The model with its attention split.
+        world: The ranks.
+        given: Positional and keyword arguments of the forward pass.
+
     Raises:
-        UsageError: The outputs differ, on any rank; or they cannot be compared.
+        UsageError: The outputs differ on any rank, or they cannot be compared.
     """
     import torch
 
@@ -61,7 +67,7 @@ def _look(model: Any, world: Any, given: Any) -> None:
             own, whole, drew = _both(model, world, _short(given, length, min(length, _POSITIONS)))
         except UsageError:
             raise
-        except Exception:  # a model may take sequences of one length only; what else is wrong is raised again
+        except Exception:  # a model may need a fixed sequence length; other errors are raised again
             own, whole, drew = _both(model, world, given)
     pairs = list(_pairs(own, whole))
     off = max([_difference(*pair, part, group) for pair in pairs], default=2.0 if not pairs else 0.0)
@@ -85,7 +91,7 @@ def _look(model: Any, world: Any, given: Any) -> None:
 
 
 def _both(model: Any, world: Any, given: Any) -> tuple[Any, Any, bool]:
-    """Return the outputs of this rank's part and of the whole, and whether random numbers were drawn."""
+    """Return the output for this rank's part, that for the whole sequence, and whether random numbers were drawn."""
     import torch
 
     before = random_states.of_torch(world.device)
@@ -98,7 +104,7 @@ def _both(model: Any, world: Any, given: Any) -> tuple[Any, Any, bool]:
 
 
 def _short(given: Any, length: int, positions: int) -> Any:
-    """Return the first positions of inputs, of one sample where all inputs have samples."""
+    """Return the first positions of the inputs, of one sample if all inputs have a sample dimension."""
     sizes = [tensor.shape[0] for tensor in _tensors(given) if tensor.ndim]
     one = len(set(sizes)) == 1 and sizes[0] != length
 
@@ -118,7 +124,7 @@ def _joined(tensor: Any, group: Any) -> Any:
 
 
 def _pairs(own: Any, whole: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield what two outputs have of numbers, one beside the other."""
+    """Yield the floating-point tensors of two outputs in pairs."""
     if hasattr(own, "is_floating_point"):
         if own.is_floating_point():
             yield own, whole
@@ -133,7 +139,7 @@ def _pairs(own: Any, whole: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _difference(own: Any, whole: Any, part: int, group: Any) -> float:
-    """Return how far this rank's output is from its part of the whole one, of its norm."""
+    """Return the difference between this rank's output and its part of the whole output, as a share of its norm."""
     import torch
 
     ranks = torch.distributed.get_world_size(group)
@@ -150,7 +156,7 @@ def _difference(own: Any, whole: Any, part: int, group: Any) -> float:
 
 @contextmanager
 def _exact(given: Any, device: Any) -> Iterator[None]:
-    """Compute without dropout, and in fp32 where inputs allow it."""
+    """Compute without dropout, and in fp32 if the inputs are not in a 16-bit format."""
     import torch
 
     precision = torch.get_float32_matmul_precision()
@@ -171,7 +177,7 @@ def _without_dropout() -> Any:
     from torch.overrides import TorchFunctionMode
 
     class NoDropout(TorchFunctionMode):
-        """Leaves dropout out."""
+        """Turns off dropout."""
 
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             options = dict(kwargs or {})
@@ -190,7 +196,7 @@ def _without_dropout() -> Any:
 
 @contextmanager
 def _put_back(model: Any, world: Any) -> Iterator[None]:
-    """Put buffers, random numbers and parameters back after; meanwhile constant parameters have noise added."""
+    """Add noise to constant parameters, and restore parameters, buffers and random states at the end."""
     torch_states, host = random_states.of_torch(world.device), random_states.of_host()
     streams = {name: stream.state for name, stream in world.streams.items()}
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
@@ -210,7 +216,7 @@ def _put_back(model: Any, world: Any) -> Iterator[None]:
 
 
 def _constants(model: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield what this rank holds of parameters that are one number everywhere, and that number."""
+    """Yield this rank's part of each parameter whose values are all the same number, and that number."""
     for parameter in model.parameters():
         values = getattr(parameter, "_local_tensor", parameter).detach()
         if values.is_floating_point() and values.numel() and bool((values == values.flatten()[0]).all()):
@@ -231,7 +237,7 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
-    """Return tuples, lists and dicts with their tensors changed."""
+    """Return tuples, lists and dicts with a function applied to their tensors."""
     if hasattr(value, "is_floating_point"):
         return change(value)
     if isinstance(value, Mapping):

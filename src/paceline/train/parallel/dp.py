@@ -1,13 +1,14 @@
-"""dp: each rank has the whole model and other samples; gradients are averaged while backward runs (torch's DDP).
+"""Data parallelism (dp): each rank has the whole model and different samples; torch's DDP averages gradients.
 
-Costs per step: an all-reduce of all gradients, 2 (n - 1) / n times their bytes through each rank's link, hidden behind
-backward but for the last bucket. Saves no memory. Combined with tp, pp or shard, FSDP2 keeps the replicas instead
-(`shard.py`): torch's `replicate()` with tensor parallel parameters gives other losses (measured in torch 2.13) and is
-used nowhere.
+The cost per step is an all-reduce of all gradients: 2 (n - 1) / n times their bytes through each rank's link,
+overlapped with backward except for the last bucket. No memory is saved. Combined with tp, pp or shard, FSDP2
+averages the gradients instead (`shard.py`): torch's `replicate()` with tensor-parallel parameters gives other
+losses (measured in torch 2.13) and is not used.
 
-Gradients can be compressed on their way, which is other mathematics. fp16 and bf16 halve the bytes. PowerSGD sends an
-m x n matrix as one of rank 1, m + n numbers in place of m n, and adds what was left out to the next step's gradient
-(Vogels et al. 2019); from step 10 on, as first gradients are far from low rank, and takes a copy of the gradients.
+Gradients can be compressed for the all-reduce, which changes the training algorithm. fp16 and bf16 halve the
+bytes. PowerSGD sends an m x n matrix as a rank-1 product, m + n numbers instead of m n, and adds the error to
+the gradient of the next step (Vogels et al. 2019). It starts at step 10, because the first gradients are far
+from low rank, and needs a copy of the gradients.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
 
 _HOOKS = ("fp16", "bf16", "powersgd")
-_POWERSGD_FROM = 10  # steps; before, buckets also have to become what they stay
-_NO_LENGTH = 1e-8  # added to the length of a column, as one without any would be divided by 0
+_POWERSGD_FROM = 10  # steps; by then DDP has also settled its buckets
+_NO_LENGTH = 1e-8  # added to the norm of a column, to avoid a division by 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
     """How replicas exchange gradients; table ``[ddp]`` of a recipe."""
 
-    bucket_cap_mb: int | None = None  # MiB sent at a time; None: torch's, 25 and 1 for the first
-    comm_hook: str | None = None  # one of `_HOOKS`; None: gradients as they are
-    find_unused_parameters: bool | None = None  # whether some may have no part in a loss; costs a walk over its graph
+    bucket_cap_mb: int | None = None  # MiB per bucket; None: torch's default, 25, and 1 for the first bucket
+    comm_hook: str | None = None  # one of `_HOOKS`; None: gradients are not compressed
+    find_unused_parameters: bool | None = (
+        None  # whether some parameters may get no gradient; costs a walk over the autograd graph
+    )
 
     def __post_init__(self) -> None:
         size = self.bucket_cap_mb
@@ -43,15 +46,15 @@ class Exchange:
             )
 
     def check(self, layout: Layout, *, alone: bool, scaled: bool) -> None:
-        """See that gradients are exchanged by DDP.
+        """Check that these settings apply to the layout.
 
         Args:
-            layout: Of the run.
-            alone: Whether replicas train alone between meetings.
-            scaled: Whether the loss is scaled, so that gradients may overflow.
+            layout: The layout of the run.
+            alone: Whether replicas train independently (``[local]`` or ``[asynchronous]``).
+            scaled: Whether the loss is scaled (fp16), so that gradients may overflow.
 
         Raises:
-            UsageError: They are not, or the hook would keep what overflows.
+            UsageError: The layout does not use DDP, or the hook would carry an overflow into later steps.
         """
         given = [f"ddp.{name} = {value!r}" for name, value in vars(self).items() if value is not None]
         if given and (alone or not layout.in_use or not {"dp", "cp"}.issuperset(layout.in_use)):
@@ -73,16 +76,16 @@ class Exchange:
 
 
 def wrap(model: Any, group: Any, device: Any, exchange: Exchange) -> Any:
-    """Return the model as a replica.
+    """Return the model wrapped in DistributedDataParallel.
 
     Args:
-        model: A module with parameters that want gradients.
-        group: The ranks to average over.
+        model: A module with trainable parameters.
+        group: Process group of the ranks to average over.
         device: `torch.device` of this rank.
-        exchange: Of gradients.
+        exchange: How gradients are exchanged.
 
     Raises:
-        UsageError: What connects the ranks cannot do what the hook asks for.
+        UsageError: The communication backend does not support the compression hook.
     """
     from torch.nn.parallel import DistributedDataParallel
 
@@ -102,12 +105,12 @@ def wrap(model: Any, group: Any, device: Any, exchange: Exchange) -> Any:
 
 
 def _send_in_training(replica: Any, *_: Any) -> None:
-    """Have DDP send buffers in training only: a rank that evaluates alone would wait for the others."""
+    """Make DDP broadcast buffers in training only, so that a rank may evaluate alone."""
     replica.require_forward_param_sync = replica.training
 
 
 def _check_backend(model: Any, group: Any, device: Any, exchange: Exchange) -> None:
-    """See that the backend can do what the hook asks for."""
+    """Check that the communication backend supports the compression hook."""
     import torch
 
     backend = dict(each.split(":") for each in torch.distributed.get_backend_config(group).split(","))[device.type]
@@ -125,7 +128,7 @@ def _check_backend(model: Any, group: Any, device: Any, exchange: Exchange) -> N
 
 
 def _hook(name: str, group: Any) -> tuple[Any, Any]:
-    """Return the state and the function of a hook."""
+    """Return the state and the function of a DDP communication hook."""
     from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 
     if name == "powersgd":
@@ -137,14 +140,14 @@ def _hook(name: str, group: Any) -> tuple[Any, Any]:
 
 
 def check_used(model: Any, exchange: Exchange) -> None:
-    """See that all parameters had a part in the loss: DDP waits for the gradient of each, and sends none before.
+    """Check that all parameters got a gradient: otherwise DDP waits for the missing ones and averages nothing.
 
     Args:
-        model: The module within the replica.
-        exchange: Of gradients.
+        model: The module inside the DDP replica.
+        exchange: How gradients are exchanged.
 
     Raises:
-        UsageError: Some had none.
+        UsageError: Parameters have no gradient.
     """
     if exchange.find_unused_parameters:
         return
@@ -159,5 +162,5 @@ def check_used(model: Any, exchange: Exchange) -> None:
 
 
 def set_sync(replica: Any, on: bool) -> None:
-    """Let the coming micro-step average gradients, or keep them to this rank."""
+    """Set whether the next micro-step averages gradients over ranks or only accumulates them on this rank."""
     replica.require_backward_grad_sync = on

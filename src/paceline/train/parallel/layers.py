@@ -1,8 +1,8 @@
-"""layers: one process has its layers on several devices, one part after the other. For a model that one cannot hold.
+"""One process with its layers on several devices, for a model that does not fit on one device.
 
-Parts are cut where the dearest is cheapest, and activations are moved to the device of the next part; backward moves
-their gradients back. Each device keeps 1/n of all that belongs to layers, and works 1/n of the time: where there may be
-several processes, `pp` works on all at once. Needs no `torchrun`.
+The layers are cut into parts so that the most expensive part costs as little as possible. Activations move to
+the device of the next part, and backward moves their gradients back. Each device keeps 1/n of the layers'
+memory, and works 1/n of the time: with several processes, `pp` keeps all devices busy. Needs no `torchrun`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from paceline.train.parallel.balance import counted, cut
 
 @dataclass(frozen=True, kw_only=True)
 class Layers:
-    """Where layers are; table ``[layers]`` of a recipe."""
+    """The devices of the layers; table ``[layers]`` of a recipe."""
 
-    devices: Sequence[str] = ()  # such as cuda:0 and cuda:1, in the order of the layers; none: all on one
+    devices: Sequence[
+        str
+    ] = ()  # such as cuda:0 and cuda:1, in the order of the layers; empty: all layers on one device
 
     def __post_init__(self) -> None:
         if isinstance(self.devices, str) or not all(isinstance(each, str) for each in self.devices):
@@ -32,7 +34,7 @@ class Layers:
             raise UsageError(f"layers.devices = {self.devices!r}: give at least two devices, or leave out [layers]")
 
     def check(self, layout: Layout) -> None:
-        """See that there is one process.
+        """Check that the run has one process.
 
         Raises:
             UsageError: The layout has several ranks.
@@ -45,10 +47,10 @@ class Layers:
 
 
 def places(devices: Sequence[str]) -> list[Any]:
-    """Return the devices as torch knows them.
+    """Return the named devices as `torch.device`.
 
     Raises:
-        UsageError: One of them is not there.
+        UsageError: A device does not exist.
     """
     import torch
 
@@ -66,14 +68,15 @@ def places(devices: Sequence[str]) -> list[Any]:
 
 
 def spread(model: Any, devices: Sequence[Any]) -> None:
-    """Put the layers of a model on devices, in place; its output is on the last one.
+    """Move the layers of a model to several devices, in place. The output of the model is on the last device.
 
     Args:
         model: An `nn.Sequential` of its layers.
         devices: `torch.device`, in the order of the layers.
 
     Raises:
-        UsageError: It is no row of layers, has too few, or layers of two devices share parameters.
+        UsageError: The model is not an `nn.Sequential`, has fewer layers than devices, or layers on two devices
+            share parameters.
     """
     from torch import nn
 
@@ -98,7 +101,7 @@ def spread(model: Any, devices: Sequence[Any]) -> None:
 
 
 def _moved(device: Any, layer: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Bring what a part is called with to its device."""
+    """Return the inputs of a layer moved to its device."""
     del layer
     return tuple(value.to(device, non_blocking=True) for value in inputs)
 

@@ -1,13 +1,15 @@
-"""local: replicas train alone for some steps, then meet (local SGD; DiLoCo). A mode of dp, for links that are slow.
+"""Local SGD and DiLoCo (a mode of dp): replicas train independently for some steps and then average; for slow links.
 
-Every H steps the parameters x_r of all replicas are averaged. Where they began, a, takes a step towards it:
+Every H steps the parameters x_r of all replicas are averaged, and the parameters a of the last synchronization
+take a step towards the average:
 
     d = a - mean_r x_r;   a <- SGD(a, d; outer_lr, Nesterov momentum);   x_r <- a
 
-With an outer learning rate of 1 and no momentum that is local SGD (Stich 2019); DiLoCo has AdamW inside, 0.7 and 0.9
-outside (Douillard et al. 2023, algorithm 1). Sends parameters once in H steps in place of gradients in each: 1/H of the
-bytes, none hidden. Other mathematics than synchronous training: losses are not those of one process, but for H = 1
-with plain SGD. Takes two more copies of the parameters (a and d), three with momentum.
+With an outer learning rate of 1 and no momentum this is local SGD (Stich 2019). DiLoCo uses AdamW inside, and
+0.7 and 0.9 outside (Douillard et al. 2023, algorithm 1). Parameters are sent once in H steps instead of
+gradients in each: 1/H of the bytes, not overlapped with computation. The training algorithm differs from
+synchronous training: losses equal those of one process only for H = 1 with plain SGD. Needs two more copies of
+the parameters (a and d), three with momentum.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ from paceline.train.gradients import is_number
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """How often replicas meet; table ``[local]`` of a recipe."""
+    """How often replicas are synchronized; table ``[local]`` of a recipe."""
 
-    every: int | None = None  # steps; None: gradients are averaged in each
+    every: int | None = None  # steps between synchronizations; None: gradients are averaged in each step
     outer_lr: float = 1.0
     outer_momentum: float = 0.0
 
@@ -40,10 +42,10 @@ class Local:
             )
 
     def check(self, layout: Layout) -> None:
-        """See that there are replicas, and nothing else.
+        """Check that the layout has replicas and no other axis.
 
         Raises:
-            UsageError: The layout has none, or other axes.
+            UsageError: The layout has no replicas or has other axes.
         """
         if self.every is not None and layout.in_use != ("dp",):
             raise UsageError(
@@ -53,10 +55,16 @@ class Local:
 
 
 class Meetings:
-    """Where replicas began, and how they meet."""
+    """Synchronizes replicas every few steps; keeps the outer optimizer and the last synchronized parameters."""
 
     def __init__(self, settings: Local, model: Any, group: Any) -> None:
-        """Begin with a model that is the same on all ranks."""
+        """Start from a model that has the same parameters on all ranks.
+
+        Args:
+            settings: How often replicas are synchronized, and the outer optimizer's settings.
+            model: The model; its parameters are changed in place.
+            group: Process group of the replicas.
+        """
         import torch
 
         self.every = settings.every or 1
@@ -69,23 +77,26 @@ class Meetings:
         )
 
     def begin(self) -> None:
-        """Nothing: each replica has its own parameters."""
+        """Do nothing: each replica has its own parameters before a step."""
 
     def due(self) -> int:
-        """Return by how many steps the schedule goes on after one."""
+        """Return 1: the learning-rate schedule advances by one after each step."""
         return 1
 
     def meet(self) -> None:
-        """Nothing: replicas meet when it is time."""
+        """Do nothing: replicas are synchronized every `every` steps only."""
 
     def close(self) -> None:
-        """Nothing: nobody is left waiting."""
+        """Do nothing: no rank waits for another one at the end."""
 
     def can_save(self, tried: int) -> None:
-        """See that replicas have met.
+        """Check that the replicas are synchronized.
+
+        Args:
+            tried: The number of steps so far, with skipped ones.
 
         Raises:
-            UsageError: They differ.
+            UsageError: The replicas differ.
         """
         if tried % self.every:
             raise UsageError(
@@ -95,7 +106,12 @@ class Meetings:
             )
 
     def after(self, step: int, applied: bool) -> None:
-        """Meet if it is time; `step` counts from 1, skipped ones too."""
+        """Synchronize the replicas if the step is a multiple of `every`.
+
+        Args:
+            step: The number of the step, from 1, with skipped ones.
+            applied: Not used.
+        """
         import torch
 
         del applied
@@ -121,14 +137,14 @@ class Meetings:
         return total / torch.distributed.get_world_size(self._group)
 
     def state(self) -> dict[str, Any]:
-        """Return the outer momentum by names of parameters, as tensors that a checkpoint can be read into."""
+        """Return the momentum of the outer optimizer by parameter name, as tensors that a checkpoint can load into."""
         import torch
 
         held = {name: self._outer.state[begun].get("momentum_buffer") for name, begun in self._begun.items()}
         return {name: torch.zeros_like(self._begun[name]) if value is None else value for name, value in held.items()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint that was made when replicas had met; the model has its parameters already."""
+        """Continue from a checkpoint of synchronized replicas, whose parameters the model has already loaded."""
         parameters = dict(self._model.named_parameters())
         for name, begun in self._begun.items():
             begun.copy_(parameters[name].detach())

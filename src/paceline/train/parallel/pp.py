@@ -1,12 +1,12 @@
-"""pp: layers are cut into stages, one rank after the other; parts of a batch go through (torch's pipelining).
+"""Pipeline parallelism (pp): each rank holds stages of layers, through which micro-batches pass (torch's pipelining).
 
-Of p stages and m micro-batches a step waits (p - 1) / (m + p - 1) of its time with GPipe and 1F1B; 1F1B keeps the
-activations of at most p micro-batches instead of m; interleaved, with v stages a rank, waits about 1/v of that;
-zero-bubble computes gradients of weights where others wait (Narayanan et al. 2021; Qi et al. 2023). Costs little to
-send: activations at each cut. Saves 1/p of all that belongs to layers.
+With p stages and m micro-batches, GPipe and 1F1B idle (p - 1) / (m + p - 1) of a step. 1F1B keeps the
+activations of at most p micro-batches instead of m. Interleaved, with v stages on each rank, idles about 1/v of
+that. Zero-bubble computes gradients of weights while other schedules wait (Narayanan et al. 2021; Qi et al.
+2023). Only the activations at each cut are sent. Each rank keeps 1/p of the layers' memory.
 
-The model must be an `nn.Sequential` whose children are the layers. Their cost decides where the cuts are: counted, two
-FLOPs a weight of a linear layer or convolution, or measured by rank 0 on a sample.
+The model must be an `nn.Sequential` whose children are the layers. The cuts follow the cost of the layers:
+counted as two FLOPs for each weight of a linear layer or convolution, or measured by rank 0 on a sample.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _CLASSES = {
     "zero-bubble": "ScheduleInterleavedZeroBubble",
 }
 _BALANCES = ("counted", "measured")
-_STAGES_EACH = {"interleaved": 2, "zero-bubble": 2}  # stages of one rank
-_preparing: list[Any] = []  # stages that look what shapes come out of them
+_STAGES_EACH = {"interleaved": 2, "zero-bubble": 2}  # number of stages of one rank
+_preparing: list[Any] = []  # stages that run their module only to find the output shapes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """How stages take turns; table ``[pipeline]`` of a recipe."""
+    """The pipeline schedule and the cost of layers; table ``[pipeline]`` of a recipe."""
 
     schedule: str = "1f1b"
-    balance: str = "counted"  # how the cost of layers is known
+    balance: str = "counted"  # how the cost of layers is found: counted or measured
 
     def __post_init__(self) -> None:
         if self.balance not in _BALANCES:
@@ -45,14 +45,19 @@ class Pipeline:
 
     @property
     def stages_each(self) -> int:
-        """Stages that one rank has."""
+        """The number of stages on one rank."""
         return _STAGES_EACH.get(self.schedule, 1)
 
     def check(self, ranks: int, micro_batches: int) -> None:
-        """See that there are enough micro-batches to fill the pipeline.
+        """Check that there are enough micro-batches for the schedule.
+
+        Args:
+            ranks: The number of ranks of the pipeline.
+            micro_batches: The number of micro-batches of a step.
 
         Raises:
-            UsageError: There are not.
+            UsageError: There are too few micro-batches, or their number is not a multiple of `ranks` where that is
+                needed.
         """
         if micro_batches < ranks or (self.stages_each > 1 and micro_batches % ranks):
             raise UsageError(
@@ -68,14 +73,15 @@ def stages_of(
     """Return this rank's stages: their numbers, and modules whose parameters keep their names in the model.
 
     Args:
-        model: A row of layers.
-        rank: In the pipeline.
-        ranks: Of the pipeline.
-        pipeline: How stages take turns.
-        costs: Of the layers, the same on all ranks; None: they are counted.
+        model: An `nn.Sequential` of its layers.
+        rank: The index of this rank in the pipeline.
+        ranks: The number of ranks of the pipeline.
+        pipeline: The schedule.
+        costs: The costs of the layers, the same on all ranks; None to count them.
 
     Raises:
-        UsageError: The model is no row of layers, has too few of them, or layers of two stages share parameters.
+        UsageError: The model is not an `nn.Sequential`, has too few layers, or layers of two stages share
+            parameters.
     """
     from torch import nn
 
@@ -109,14 +115,14 @@ def _check_apart(stages: Sequence[Any]) -> None:
 
 
 def is_preparing() -> bool:
-    """Return whether a stage runs its module only to see what shapes come out of it."""
+    """Return whether a stage is running its module only to find the output shapes."""
     return bool(_preparing)
 
 
 def _stage_class() -> Any:
-    """Return torch's stage, with buffers that stay as they are when it looks what shapes come out of it.
+    """Return torch's pipeline stage class, changed so that finding the output shapes leaves buffers unchanged.
 
-    It runs its module on memory as it finds it for that, and BatchNorm would keep the statistics.
+    torch runs the module on uninitialized memory to find the shapes, and BatchNorm would keep its statistics.
     """
     from torch.distributed import pipelining
 
@@ -129,14 +135,14 @@ def _stage_class() -> Any:
             finally:
                 _preparing.pop()
             for buffer, value in before:
-                buffer.data.copy_(value)  # unseen by autograd, which is still to go back through that forward
+                buffer.data.copy_(value)  # hidden from autograd, which still needs that forward pass
             return found
 
     return Stage
 
 
 def _sent(value: Any, source: int, group: Any, device: Any) -> Any:
-    """Return what a rank of the pipeline computed, on all its ranks."""
+    """Return a value that one rank of the pipeline computed, on all ranks of the pipeline."""
     import torch
 
     first = torch.distributed.get_global_rank(group, source)
@@ -150,16 +156,16 @@ def _sent(value: Any, source: int, group: Any, device: Any) -> Any:
 
 
 class Stages:
-    """This rank's stages and the schedule that runs them."""
+    """This rank's pipeline stages and the schedule that runs them."""
 
     def __init__(self, stages: Sequence[tuple[int, Any]], group: Any, device: Any, plan: tuple[Pipeline, int]) -> None:
-        """Begin.
+        """Create the schedule.
 
         Args:
-            stages: As `stages_of` returns them, split further where the layout does so.
-            group: The ranks of the pipeline.
+            stages: As `stages_of` returns them, with any further axes applied.
+            group: Process group of the pipeline.
             device: `torch.device` of this rank.
-            plan: How stages take turns, and the number of micro-batches.
+            plan: The pipeline settings and the number of micro-batches.
         """
         from torch.distributed import get_world_size, pipelining
 
@@ -173,11 +179,11 @@ class Stages:
         self.has_last = made[-1].is_last
         kind = getattr(pipelining, _CLASSES[self._pipeline.schedule])
         row = made if self._pipeline.stages_each > 1 else made[0]
-        # Gradients are added up; what they are divided by is in the loss already.
+        # Gradients are summed, not averaged: the loss is already divided.
         self._schedule = kind(row, self._micro_batches, loss_fn=self._loss_of, scale_grads=False)
 
     def again(self) -> Stages:
-        """Return the same stages with a schedule of their own, for batches of another size."""
+        """Return the same stages with a new schedule, for batches of another size."""
         return Stages(self.modules, *self._made_of)
 
     def run(self, inputs: Any, target: Any, loss: Callable[[Any, Any], Any]) -> list[Any]:
@@ -185,11 +191,11 @@ class Stages:
 
         Args:
             inputs: Tensor with samples in dimension 0; used on the rank of the first stage.
-            target: The same for the last stage.
-            loss: Makes a scalar of an output and a target.
+            target: Tensor with samples in dimension 0; used on the rank of the last stage.
+            loss: Returns a scalar for an output and a target.
 
         Returns:
-            The losses of the micro-batches where the last stage is; nothing elsewhere.
+            The losses of the micro-batches on the rank of the last stage; an empty list on other ranks.
         """
         self._loss = loss
         losses: list[Any] = []
@@ -199,9 +205,9 @@ class Stages:
         return losses
 
     def forward(self, inputs: Any) -> Any:
-        """Return the output of the last stage for inputs of any size, without gradients; None where it is not.
+        """Return the output of the last stage for inputs of any size, without gradients; None on ranks of other stages.
 
-        One stage runs after the other. Call it on all ranks.
+        The stages run one after the other. All ranks must call it.
         """
         import torch
 

@@ -1,13 +1,15 @@
-"""shard: parameters, gradients and optimizer state are split over ranks, and gathered for a block at a time (FSDP2).
+"""Sharding (FSDP2): parameters, gradients and optimizer state are split over ranks and gathered block by block.
 
-With n ranks each keeps 1/n of parameters, gradients and optimizer state: for Adam in fp32, 16 bytes a parameter become
-16/n and those of the largest block. Costs per step an all-gather for forward, one for backward and a reduce-scatter of
-gradients. With dp > 1 as well, parameters are split within a group and replicated over groups (hybrid).
+With n ranks each keeps 1/n of parameters, gradients and optimizer state: for Adam in fp32, 16 bytes a parameter
+become 16/n plus the parameters of the largest block. The cost per step is an all-gather for forward, one for
+backward and a reduce-scatter of gradients. With dp > 1, parameters are split within a group and replicated over
+groups (hybrid).
 
-In a 16-bit format parameters are gathered in it, and what goes into layers of torch is rounded where it meets them;
-inputs of the model, such as timesteps, stay as they are until then. A block's parameters are gathered by all ranks
-together, so ranks must call the same blocks in the same order: a rank that calls others ends the run. Parts of a block
-or of the rest, such as experts, may be used on some ranks only: gradients of the others count as 0.
+With a 16-bit format parameters are gathered in that format, and the inputs of torch's own layers are rounded to
+it; inputs of the model, such as timesteps, stay unrounded until then. All ranks gather a block's parameters
+together, so they must call the same blocks in the same order; a rank that calls other blocks ends the run.
+Parts of a block or of the rest, such as experts, may be used on some ranks only: their gradients on the other
+ranks count as 0.
 """
 
 from __future__ import annotations
@@ -23,17 +25,17 @@ from paceline.train.precision import Precision
 
 
 def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, reshard: bool) -> Callable[[], None]:
-    """Split a model in place, block by block.
+    """Shard a model in place, block by block.
 
     Args:
-        model: A module; tensor parallel parameters are split once more.
+        model: A module; tensor-parallel parameters are split once more.
         blocks: Its repeated blocks, which are gathered one at a time.
-        mesh: One dimension to split over, or two: replicas, then shards.
-        precision: Its 16-bit format is what parameters are gathered in; gradients are reduced in fp32.
-        reshard: Whether a block's parameters are given back after forward and gathered again for backward.
+        mesh: One dimension to shard over, or two: replicas, then shards.
+        precision: Parameters are gathered in its 16-bit format, if it has one; gradients are reduced in fp32.
+        reshard: Whether a block's gathered parameters are freed after forward and gathered again for backward.
 
     Returns:
-        What is to be called after the backward of a step.
+        A function to call after the backward of each step.
     """
     import torch
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -54,12 +56,12 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
 
 
 def groups_of(mesh: Any) -> list[Any]:
-    """Return the process groups of a mesh, one of each dimension."""
+    """Return the process groups of a mesh, one for each dimension."""
     return [mesh.get_group(axis) for axis in range(mesh.ndim)]
 
 
 def _in_precision(forward: Callable[..., Any], precision: Precision, device: str, *args: Any, **kwargs: Any) -> Any:
-    """Run a forward in autocast, also outside a micro-step: parameters are of 16 bits there too."""
+    """Run a forward pass in autocast, also outside a micro-step: parameters are gathered in 16 bits there too."""
     import torch
 
     if torch.is_autocast_enabled(device):
@@ -69,7 +71,7 @@ def _in_precision(forward: Callable[..., Any], precision: Precision, device: str
 
 
 def _round_at_layers(model: Any, dtype: Any) -> None:
-    """Have torch's layers with parameters round what they are given; some take nothing but their own format."""
+    """Make torch's layers with parameters round their inputs: some accept only the format of their parameters."""
     for layer in model.modules():
         own = next(layer.parameters(recurse=False), None) is not None
         if own and next(layer.children(), None) is None and type(layer).__module__.startswith("torch.nn."):
@@ -83,7 +85,7 @@ def _round(dtype: Any, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _rounded(value: Any, dtype: Any) -> Any:
-    """Return a tensor of fp32 in a 16-bit format, and tuples of them; all else as it is."""
+    """Return fp32 tensors, also in tuples, rounded to a 16-bit format; other values are returned unchanged."""
     import torch
 
     if type(value) is tuple:
@@ -92,7 +94,7 @@ def _rounded(value: Any, dtype: Any) -> Any:
 
 
 class _Calls:
-    """Sees that all ranks call the same blocks in the same order, in each forward as in the first."""
+    """Checks that all ranks call the same blocks in the same order, in each forward pass as in the first."""
 
     def __init__(self, model: Any, blocks: Sequence[Any], mesh: Any) -> None:
         self._groups = groups_of(mesh)
@@ -101,7 +103,7 @@ class _Calls:
         self._numbers = {id(block): number for number, block in enumerate(blocks)}
         self._orders: dict[
             tuple[bool, bool], list[int]
-        ] = {}  # of calls; by training and by whether there are gradients
+        ] = {}  # order of block calls, by training mode and gradient mode
         self._order: list[int] | None = None
         self._calls: list[int] = []
         self._began: tuple[bool, bool] | None = None
@@ -117,7 +119,7 @@ class _Calls:
         self._order = self._orders.get(self._began)
 
     def _call(self, block: Any, *_: Any) -> None:
-        if self._began is None:  # outside a forward of the model
+        if self._began is None:  # the block is called outside a forward pass of the model
             return
         number, at = self._numbers[id(block)], len(self._calls)
         self._calls.append(number)
@@ -137,7 +139,7 @@ class _Calls:
         self._began = None
 
     def _agree(self, number: int) -> None:
-        """See that all ranks are at the same block."""
+        """Check that all ranks are at the same block."""
         if not is_same(number, self._groups):
             raise self._error("ranks call different ones")
 
@@ -150,10 +152,10 @@ class _Calls:
 
 
 def blocks_apart(model: Any, blocks: Sequence[Any]) -> list[Any]:
-    """Return the blocks that are gathered by themselves.
+    """Return the blocks that FSDP2 gathers one at a time.
 
-    Those that share parameters with the rest are gathered with it, which needs them too, and so are experts, which a
-    rank may not call.
+    Blocks that share parameters with the rest of the model are gathered with the rest. So are experts, because
+    a rank may not call them.
     """
     uses = Counter(id(each) for _, each in model.named_parameters(remove_duplicate=False))
     experts = {id(part) for name, part in model.named_modules() if "expert" in name.lower()}
@@ -166,15 +168,15 @@ def _is_apart(block: Any, uses: Counter[int]) -> bool:
 
 
 def set_sync(model: Any, on: bool) -> None:
-    """Let the coming micro-step reduce gradients, or add them up unreduced."""
+    """Set whether the next micro-step reduces gradients over ranks or only accumulates them."""
     model.set_is_last_backward(on)
     model.set_requires_gradient_sync(on)
 
 
 class _Unused:
-    """Takes away the gradients of parts, such as experts, that no rank used: FSDP2 gives them zeros.
+    """Removes the zero gradients that FSDP2 gives to parts, such as experts, that no rank used in a step.
 
-    An optimizer leaves parameters without a gradient as they are, on one process too.
+    An optimizer then skips these parameters, as it does on one process.
     """
 
     def __init__(self, model: Any, units: Sequence[Any], mesh: Any) -> None:
@@ -188,7 +190,7 @@ class _Unused:
         self._called[number] = 1
 
     def forget(self) -> None:
-        """Forget the gradients of parts that were not called on any rank in this step."""
+        """Set the gradients of parts that no rank called in this step to None."""
         import torch
 
         called, self._called = self._called, [0] * len(self._parts)
@@ -196,14 +198,16 @@ class _Unused:
             own = [p for p in self._parts[number].parameters() if p.grad is not None]
             if used or not own:
                 continue
-            sizes = torch.stack([p.grad.to_local().abs().sum().cpu() for p in own])  # of parts that are used otherwise
+            sizes = torch.stack(
+                [p.grad.to_local().abs().sum().cpu() for p in own]
+            )  # nonzero if the part was used without a call
             if not any(largest([int(sizes.sum() > 0)], self._groups)):
                 for parameter in own:
                     parameter.grad = None
 
 
 def _parts_of_lists(module: Any, units: set[int]) -> Iterator[Any]:
-    """Yield the parts with parameters in lists and dicts of modules, but for those that are gathered by themselves."""
+    """Yield the children with parameters of module lists and dicts, without those that are gathered one at a time."""
     from torch import nn
 
     for part in module.modules():

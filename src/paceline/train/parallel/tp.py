@@ -1,18 +1,20 @@
-"""tp: each matrix is split over ranks; a block talks twice in forward and four times in backward.
+"""Tensor parallelism (tp): each matrix is split over ranks.
 
-The first matrices of a part (query, key and value; the way up in an MLP) are split by columns, so that each rank has
-whole heads or hidden units; the last one (the way out) is split by rows, and the sum of the ranks' parts is its result
-(Shoeybi et al. 2019, Megatron-LM, section 3). Keeps 1/n of the matrices and of what is between them; costs an
-all-reduce of activations, batch x length x width, per part in forward and per first matrix in backward (torch's styles
-reduce the gradient of the input of each; counted by `benchmarks/costs.py`), none of it hidden.
+A transformer block has two all-reduces in forward and four in backward. The first matrices of a part (query,
+key and value; the up-projection of an MLP) are split by columns, so that each rank has whole heads or hidden
+units. The last matrix (the output projection) is split by rows, and its result is the sum over ranks (Shoeybi
+et al. 2019, Megatron-LM, section 3). Each rank keeps 1/n of the matrices and of the activations between them.
+The cost is an all-reduce of activations, batch x length x width, for each part in forward and for each first
+matrix in backward (torch's styles reduce the gradient of each input; counted by `benchmarks/costs.py`), not
+overlapped.
 
-What is split how comes from the model's own plan (`_tp_plan` or `tp_plan`: names with `*`, to a style, in the words of
-Hugging Face models), else from usual names of parts. What is neither is refused.
+The model's own plan says how each matrix is split (`_tp_plan` or `tp_plan`: names with `*` mapped to a style,
+as in Hugging Face models). Without a plan, parts with usual names are split. Other models are refused.
 
     colwise, rowwise                 the first and the last matrix of a part
-    colwise_gather_output            by columns, and the whole result on each rank (the last layer)
+    colwise_gather_output            by columns, with the whole result on each rank (the last layer)
     embedding_rowwise                each rank looks up some of the tokens
-    replicated_with_grad_allreduce   a norm of each head, [batch, length, heads, head]: whole, its gradients summed
+    replicated_with_grad_allreduce   a norm of each head, [batch, length, heads, head]: not split, its gradients summed
 """
 
 from __future__ import annotations
@@ -42,12 +44,12 @@ def split(model: Any, plan: Mapping[str, str], mesh: Any) -> None:
     """Split the matrices of a model, or of some of its layers, in place.
 
     Args:
-        model: A module; what the plan names and it has not is of other layers.
-        plan: Of the whole model, as `plan_of` returns it.
-        mesh: One dimension.
+        model: A module. Names of the plan that it does not have are ignored.
+        plan: The plan of the whole model, as `plan_of` returns it.
+        mesh: One-dimensional mesh.
 
     Raises:
-        UsageError: A matrix cannot be split by this number of ranks.
+        UsageError: The size of a matrix is not a multiple of the number of ranks.
     """
     from torch.distributed.tensor.parallel import parallelize_module
 
@@ -60,7 +62,7 @@ def split(model: Any, plan: Mapping[str, str], mesh: Any) -> None:
 
 
 def _draw_apart(modules: Mapping[str, Any], plan: Mapping[str, str], mesh: Any) -> None:
-    """Have ranks draw other random numbers between matrices, so that dropout masks of their parts differ."""
+    """Make ranks draw different random numbers between split matrices, so that their dropout masks differ."""
     import torch
 
     on_gpu = mesh.device_type == "cuda"
@@ -74,7 +76,7 @@ def _draw_apart(modules: Mapping[str, Any], plan: Mapping[str, str], mesh: Any) 
 
 
 def _style(how: str) -> Any:
-    """Return what torch calls a style."""
+    """Return torch's parallel style for a style name."""
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
 
@@ -88,10 +90,10 @@ def _style(how: str) -> Any:
 
 
 def plan_of(model: Any) -> dict[str, str]:
-    """Return how each matrix is split: full names of modules, to ``colwise`` or ``rowwise``.
+    """Return how each matrix is split: full names of modules, to a style such as ``colwise`` or ``rowwise``.
 
     Raises:
-        UsageError: The model's plan has what is not known here, or it has none and its parts have other names.
+        UsageError: The model's plan has an unknown style, or there is no plan and its parts have unusual names.
     """
     own = getattr(model, "_tp_plan", None) or getattr(model, "tp_plan", None)
     plan = _matched(model, own) if own else _by_names(model)
@@ -105,7 +107,7 @@ def plan_of(model: Any) -> dict[str, str]:
 
 
 def _matched(model: Any, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the modules that a model's own plan speaks of."""
+    """Return the modules that match the model's own plan, with their styles."""
     names = [name for name, _ in model.named_modules()]
     plan: dict[str, str] = {}
     for pattern, how in own.items():
@@ -124,9 +126,9 @@ def _matched(model: Any, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _by_names(model: Any) -> dict[str, str]:
-    """Find parts with usual names, in the same order on all ranks.
+    """Return a plan for parts with usual names, in the same order on all ranks.
 
-    Between their matrices nothing may stand that sees all heads or units at once.
+    A part qualifies only if all layers between its matrices work element by element.
     """
     plan: dict[str, str] = {}
     for name, part in model.named_modules():
@@ -141,7 +143,7 @@ def _by_names(model: Any) -> dict[str, str]:
 
 
 def _fits(children: Mapping[str, Any], matrices: Sequence[str]) -> bool:
-    """Return whether the matrices are linear layers, and all else works on each number alone."""
+    """Return whether the named matrices are linear layers and all other children work element by element."""
     from torch import nn
 
     pointwise = (nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Dropout, nn.Identity)
@@ -152,7 +154,7 @@ def _fits(children: Mapping[str, Any], matrices: Sequence[str]) -> bool:
 
 
 def _check_apart(model: Any, plan: Mapping[str, str]) -> None:
-    """See that no two modules of a plan share a parameter, which would be split twice and shared no more."""
+    """Check that no two modules of a plan share a parameter, because splitting would separate them."""
     owner: dict[int, str] = {}
     for name in plan:
         for parameter in model.get_submodule(name).parameters():
