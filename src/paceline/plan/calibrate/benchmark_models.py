@@ -1,7 +1,8 @@
 """The models that calibration runs: small transformers and residual networks over a grid of sizes.
 
-Each model runs once under `Tally`, and its operators are then measured one by one (`measure`). So the grid needs no
-list of operators, and the operators have the memory layouts of training.
+Each model runs once under `Tally`, which records its operators. `measure` then times these operators one by
+one. The operators therefore have the sizes and memory layouts of real training, and no list of operators has to
+be maintained.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ class BenchmarkModel:
     Attributes:
         width: Hidden width of a transformer, or channels of a convolution.
         length: Tokens of a sample, or pixels on a side of an image.
-        batch: Samples.
-        depth: Blocks.
+        batch: Number of samples.
+        depth: Number of blocks.
         optimizer: `AdamW` or `SGD`.
         dtype: `float32`, or the autocast dtype of matrix products.
     """
@@ -42,10 +43,10 @@ class BenchmarkModel:
 
 
 def parse_benchmark_model(text: str) -> BenchmarkModel:
-    """Read the text that `str` of a benchmark model returns.
+    """Return the benchmark model for a text that `str` of a benchmark model returned.
 
     Raises:
-        UsageError: The text is not such a model.
+        UsageError: The text does not describe a benchmark model.
     """
     try:
         kind, width, length, batch, depth, optimizer, dtype = text.split(",")
@@ -80,7 +81,7 @@ _NETWORKS = (
 )
 # Alternating, so that a time limit leaves some of each kind.
 GRID = tuple(each for pair in zip_longest(_TRANSFORMERS, _NETWORKS) for each in pair if each is not None)
-# The same for accelerators, which small sizes do not fill.
+# Larger models for accelerators, which small models do not fill.
 LARGE = (
     *(
         BenchmarkModel(kind="transformer", width=w, length=n, batch=b, dtype=dtype)
@@ -109,7 +110,7 @@ SMALL = (
     BenchmarkModel(kind="transformer", width=128, length=64, batch=8),
 )
 
-# Whole models that are trained for some steps: costs beside the operators, and memory.
+# Whole models that are trained for some steps, to measure memory and costs besides the operators.
 BLOCKS = (
     BenchmarkModel(kind="transformer", width=64, length=64, batch=16, depth=2),
     BenchmarkModel(kind="transformer", width=128, length=128, batch=16, depth=4),
@@ -134,7 +135,13 @@ class Trainee:
 
 
 def trainee_of(animal: BenchmarkModel, device: Any, *, replicas: bool = False) -> Trainee:
-    """Build a model with its optimizer and batch; replicas average their gradients."""
+    """Create a benchmark model with its optimizer and batch, ready to train.
+
+    Args:
+        animal: The kind and size of the model.
+        device: The `torch.device` of the model.
+        replicas: Whether to average gradients over ranks with DistributedDataParallel.
+    """
     import torch
 
     torch.manual_seed(0)
@@ -190,7 +197,7 @@ def _transformer(torch: Any, animal: BenchmarkModel, device: Any) -> tuple[Any, 
 
 
 def _residual(torch: Any, animal: BenchmarkModel, device: Any) -> tuple[Any, Any, Any]:
-    """Build a residual network: a stem and stages, each twice as wide as the last; one stage if `depth` is 1."""
+    """Create a residual network: a stem and stages, each twice as wide as the previous; one stage if `depth` is 1."""
     nn: Any = torch.nn
 
     def normed(inputs: int, outputs: int, stride: int) -> Any:

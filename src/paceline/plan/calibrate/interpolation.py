@@ -1,10 +1,10 @@
 """Interpolation of measured times: a weighted plane through the nearest measured sizes, in logarithms.
 
-    log(seconds / work) = a + b . (log sizes - log sizes asked for)      weights 1 / distance², b drawn to 0
+    log(seconds / work) = a + b . (log sizes - log requested sizes)      weights 1 / distance²; b is shrunk towards 0
 
-A measured size gives its measured time, and far outside the measured range the efficiency stays near that of the edge.
-Messages follow a latency and a bandwidth (Hockney 1994): seconds = latency + bytes / bandwidth, by least squares of
-relative errors.
+At a measured size the result is the measured time. Far outside the measured range the efficiency stays near
+that of the nearest measured sizes. The time of messages follows a latency and a bandwidth (Hockney 1994):
+seconds = latency + bytes / bandwidth, fitted by least squares of relative errors.
 """
 
 from __future__ import annotations
@@ -17,18 +17,23 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 _NEAR = 0.02  # squared distance, in powers of two, within which a point counts as the requested one
-_DRAWN = 0.15  # how strongly slopes are drawn to 0, as a share of the points' own weight
+_DRAWN = 0.15  # how strongly slopes are shrunk towards 0, as a share of the total weight of the points
 
 
 @dataclass(frozen=True)
 class CostInterpolation:
-    """Measured points of an operator family: log2 of sizes, (points, sizes), and of seconds / work, (points,)."""
+    """Measured points of an operator family: log2 of sizes, (points, sizes), and log2 of seconds / work, (points,)."""
 
     sizes: Floats
     rates: Floats
 
     def seconds(self, sizes: Sequence[float], work: float) -> float:
-        """Return the interpolated time of some work at some sizes."""
+        """Return the interpolated seconds of an operator.
+
+        Args:
+            sizes: The sizes of the operator, in the order of the measured sizes.
+            work: Its FLOPs or bytes, as in `operators.OperatorKind`.
+        """
         away = self.sizes - np.log2(np.asarray(sizes, dtype=np.float64))
         squared = (away**2).sum(axis=1)
         nearest = np.argsort(squared, kind="stable")[: 2 * away.shape[1] + 4]
@@ -38,7 +43,7 @@ class CostInterpolation:
 
 
 def _plane_at_0(away: Floats, rates: Floats, weights: Floats) -> float:
-    """Return the height of a weighted plane at `away` = 0, at most half of the points' range beyond the points."""
+    """Return the value of a weighted plane at `away` = 0, limited to half the points' range beyond the points."""
     design = np.column_stack([np.ones(len(rates)), away])
     drawn = np.diag([0.0, *([_DRAWN * float(weights.sum())] * away.shape[1])])
     left = design.T @ (weights[:, None] * design) + drawn + 1e-12 * np.eye(design.shape[1])
@@ -49,7 +54,11 @@ def _plane_at_0(away: Floats, rates: Floats, weights: Floats) -> float:
 
 
 def interpolation_of(points: Sequence[tuple[Sequence[float], float, float]]) -> CostInterpolation:
-    """Return the interpolation of measured points from the sizes, seconds and work of each point."""
+    """Create the interpolation of measured points.
+
+    Args:
+        points: Sizes, seconds and work of each point.
+    """
     sizes = np.log2(np.array([point[0] for point in points], dtype=np.float64))
     rates = np.log2(np.array([seconds / work for _, seconds, work in points], dtype=np.float64))
     return CostInterpolation(sizes=sizes, rates=rates)
@@ -57,13 +66,13 @@ def interpolation_of(points: Sequence[tuple[Sequence[float], float, float]]) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class MessageTime:
-    """Latency and bandwidth of messages."""
+    """Latency in seconds and bandwidth in bytes/s of messages."""
 
     latency_s: float
     bytes_per_s: float
 
     def seconds(self, sent_bytes: float) -> float:
-        """Return the time of a message."""
+        """Return the seconds that a message with this many bytes takes."""
         return self.latency_s + sent_bytes / self.bytes_per_s
 
 
@@ -84,12 +93,14 @@ def fit_message_time(points: Sequence[tuple[float, float]]) -> MessageTime:
 
 
 def fit_part_rates(parts: Sequence[Sequence[float]], rests: Sequence[float], wholes: Sequence[float]) -> list[float]:
-    """Return the time per unit of each part, never negative, so that the parts add up to the rests of some wholes.
+    """Return the fitted seconds per unit of each part, at least 0.
+
+    The parts together explain the remaining time of each total.
 
     Args:
-        parts: Amount of each part in each whole, (wholes, parts).
-        rests: Time of each whole that the parts must explain.
-        wholes: Time of each whole; errors count relative to it.
+        parts: Amount of each part in each total, (totals, parts).
+        rests: Seconds of each total that the parts must explain.
+        wholes: Seconds of each total; errors count relative to it.
     """
     scale = np.array(wholes, dtype=np.float64)
     table, target = np.array(parts, dtype=np.float64) / scale[:, None], np.array(rests, dtype=np.float64) / scale

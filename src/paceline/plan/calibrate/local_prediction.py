@@ -1,13 +1,13 @@
-"""The predicted step time and memory of a program on this machine, from its operators and the profile.
+"""Predicts step time and memory of a program on this machine, from its operators and the machine's profile.
 
     step   = sum of operators, interpolated between measured sizes                  (interpolation.py)
            + calls x seconds per call + bytes read from memory x seconds per byte   (rates fitted to whole models)
-           + fresh bytes x seconds per byte: the kernel maps buffers of large convolutions anew, page by page
-           + batches that no worker prepares in time + messages that do not overlap with compute
+           + newly mapped bytes x seconds per byte (the kernel maps the buffers of large convolutions page by page)
+           + time to wait for batches + messages that do not overlap with compute
     memory = the process before its first step + first use + share x the peak of live tensors
 
-The three rates and the two of memory are fitted to models that were trained when the profile was made, so that each
-part is corrected by itself.
+The three rates of the step and the two of memory are fitted to models that were trained when the profile was
+made.
 """
 
 from __future__ import annotations
@@ -30,24 +30,25 @@ from paceline.plan.calibrate.interpolation import (
 from paceline.plan.calibrate.operators import FREE, OperatorKind, kind_of
 from paceline.plan.calibrate.profile import BlockProfile, Figure, Point, Profile, RankProfile
 
-_FAR = 23  # a power of two: data touched 4 MiB ago or more has left the caches of a core
+_FAR = 23  # bit length of 4 MiB: data last used 4 MiB of reads ago or more has left a core's caches
 _COPIED = "each.add.Tensor.float32"  # the estimate for operators that were not measured
 _BUCKET = 25 * 2**20  # bytes of gradients that go in one message (DistributedDataParallel)
 _FIRST_BUCKET = 2**20
 _ALMOST = 0.99
-_USUAL = 0.02  # scatter of a block's steps that says nothing against it
+_USUAL = 0.02  # scatter of a block's steps that is normal
 _TOLD = 0.01  # share of a step above which unmeasured operators are reported
-_ANOTHER = 1.25  # change of speed since the profile that is reported, because it is more than a change of clocks
+_ANOTHER = 1.25  # factor of change in speed since the profile above which it is reported; less may be clock frequency
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepCounts:
-    """The operators of a step, counted.
+    """The counted operators of a step.
 
     Attributes:
-        seconds: Interpolated time of the operators, by part of the step.
-        fresh_bytes: Bytes of convolution tensors that are as large as the largest tensor. Their own buffers, equally
-            large, lie at the top of the heap, which glibc returns to the kernel once twice its largest piece is free.
+        seconds: Interpolated seconds of the operators, by part of the step.
+        fresh_bytes: Bytes of convolution tensors as large as the largest tensor. Their internal buffers, equally
+            large, are at the top of the heap, which glibc returns to the kernel once twice its largest piece is
+            free.
         unknown: Seconds of operators that were not measured, estimated as copies.
     """
 
@@ -60,18 +61,18 @@ class StepCounts:
 
     @property
     def total_s(self) -> float:
-        """Return the time of all operators."""
+        """Return the seconds of all operators."""
         return sum(self.seconds.values())
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Costs of a step beside its operators, fitted to whole models.
+    """Costs of a step besides its operators, fitted to whole models.
 
     Attributes:
-        beside: Seconds by which a step gets longer per second of CPU time of concurrent threads.
+        beside: Seconds added to a step for each second of CPU time of concurrent threads.
         scatter: Root mean square error of the fit, as a share of the step.
-        memory: By kind of model: bytes of first use, and bytes of the process per live byte.
+        memory: For each kind of model: bytes of first use, and bytes of the process per live byte.
     """
 
     call_s: float
@@ -87,9 +88,10 @@ class LocalPrediction:
     """The predicted step time of one rank, and the peak memory of its process.
 
     Attributes:
-        step_s: Seconds; low and high are the bounds for four of five medians.
-        reference: Time of the reference matrix product when the profile was made.
-        now: Its time now, for which times are predicted; None: as in the profile.
+        step_s: Predicted seconds of a step. Four of five measured medians are between `step_low_s` and
+            `step_high_s`.
+        reference: Seconds of the reference matrix product when the profile was made.
+        now: Its seconds now, which scale the prediction; None to predict at the speed of the profile.
     """
 
     step_s: float
@@ -104,7 +106,7 @@ class LocalPrediction:
 
     @property
     def pace(self) -> float:
-        """Return the factor on the times of the profile; above 1, the machine is slower now."""
+        """Return the factor on the times of the profile; above 1 if the machine is slower now than in the profile."""
         return self.now.seconds / self.reference.seconds if self.now else 1.0
 
 
@@ -120,19 +122,19 @@ class Interpolations:
         }
 
     def seconds(self, kind: OperatorKind) -> float | None:
-        """Return the time of an operator; None if its family was not measured."""
+        """Return the seconds of an operator; None if its family was not measured."""
         found = self._families.get(kind.family)
         return None if found is None else found.seconds(kind.sizes, kind.work)
 
     def copied(self, kind: OperatorKind) -> float:
-        """Return the time of an element-wise sum of as many bytes; 0 if it was not measured either."""
+        """Return the seconds of an element-wise sum of as many bytes; 0 if that was not measured."""
         found = self._families.get(_COPIED)
         size = max(kind.operand_bytes, 4.0)
         return 0.0 if found is None else found.seconds((size,), size)
 
 
 def count_step(step: Mapping[str, Any], times: Interpolations) -> StepCounts:
-    """Count a step that `inprocess.first_step.operator_counter` recorded."""
+    """Return the counts of a step that `inprocess.first_step.operator_counter` recorded."""
     took_s: dict[str, float] = {}
     unknown: dict[str, float] = {}
     calls, far, fresh, largest = 0, 0.0, 0.0, max(step["sizes"], default=0)
@@ -161,7 +163,7 @@ def count_step(step: Mapping[str, Any], times: Interpolations) -> StepCounts:
 
 
 def live_bytes(step: Mapping[str, Any]) -> int:
-    """Return the peak of live tensor bytes."""
+    """Return the peak bytes of live tensors in a recorded step."""
     live = sum(step["sizes"][number] for number, _ in step["held"])
     most = live
     for event in step["memory"]:
@@ -172,7 +174,7 @@ def live_bytes(step: Mapping[str, Any]) -> int:
 
 
 def fit_rates(place: RankProfile, profile: Profile) -> Rates:
-    """Fit the costs of a step beside its operators to whole models.
+    """Return the costs of a step besides its operators, fitted to the whole models of a profile.
 
     Raises:
         UsageError: The profile has no whole models for this number of ranks.
@@ -210,13 +212,13 @@ def _scatter(block: BlockProfile) -> float:
 
 
 def _beside(place: RankProfile) -> float:
-    """Return the cost of a second of concurrent CPU time: at most one second for each of the waiting threads."""
+    """Return the seconds that one second of concurrent CPU time adds to a step: at most one per waiting thread."""
     longer = [(each.beside.seconds - each.step.seconds) / each.beside_cpu_s for each in place.blocks]
     return min(float(place.ranks * place.threads), max(0.0, median(longer)))
 
 
 def _memory(place: RankProfile, kind: str) -> tuple[float, float]:
-    """Fit the growth of a process after its start: bytes of first use, and process bytes per live byte."""
+    """Return how a process grows after its start: bytes of first use, and process bytes per live byte."""
     own = [each for each in place.blocks if each.kind == kind] or list(place.blocks)
     grown = [float(each.peak_bytes - each.held_bytes) for each in own]
     if len(own) == 1:
@@ -228,13 +230,13 @@ def _memory(place: RankProfile, kind: str) -> tuple[float, float]:
 
 
 def messages_of(profile: Profile, name: str, ranks: int) -> MessageTime | None:
-    """Return latency and bandwidth of a collective; None if it was not measured."""
+    """Return latency and bandwidth of a collective between `ranks` ranks; None if it was not measured."""
     points = [(e.sent_bytes, e.time.seconds) for e in profile.messages if e.name == name and e.ranks == ranks]
     return fit_message_time(points) if len({sent for sent, _ in points}) > 1 else None
 
 
 def exchange_s(profile: Profile, ranks: int, gradient_bytes: float) -> float:
-    """Return the time in which replicas average gradients, bucket by bucket.
+    """Return the seconds in which replicas average gradients, bucket by bucket.
 
     Raises:
         UsageError: Messages between this number of ranks were not measured.
@@ -255,10 +257,10 @@ def exchange_s(profile: Profile, ranks: int, gradient_bytes: float) -> float:
 def predict_program(
     note: Mapping[str, Any], profile: Profile, ranks: int = 1, now: Figure | None = None
 ) -> LocalPrediction:
-    """Predict a program from the note of `inprocess.first_step.capture` with a counted step, on one or more replicas.
+    """Return the predicted step time and memory of a captured program, on one or more replicas.
 
     Args:
-        note: The note of the first step.
+        note: The record of the program's first step by `inprocess.first_step.capture`, with a counted step.
         profile: The profile of the machine.
         ranks: Number of replicas, each with the captured batch.
         now: Current time of the reference product; None: predict at the speed of the profile.
@@ -282,7 +284,9 @@ def predict_program(
     parts = {name: took_s * pace for name, took_s in parts.items()}
     parts["data"] = _data_s(note["step"]["batches"], rate.beside, sum(parts.values()))  # measured now
     step_s = sum(parts.values())
-    drift = (place.reference.high - place.reference.low) / 2 / place.reference.seconds  # of the machine meanwhile
+    drift = (
+        (place.reference.high - place.reference.low) / 2 / place.reference.seconds
+    )  # drift of the machine while the profile was made
     off = 1.28 * math.hypot(rate.scatter, drift)
     memory = _memory_parts(counts, rate, _before(note, place, profile), gradients)
     return LocalPrediction(
@@ -311,11 +315,11 @@ def _another_speed(pace: float) -> Iterator[str]:
 
 
 def _data_s(batches: Mapping[str, Any] | None, share: float, compute_s: float) -> float:
-    """Return the time that data loading adds to a step.
+    """Return the seconds that data loading adds to a step.
 
-    If the loader kept up with the work that ran beside it, it is the measured addition. Otherwise, a loader in the
-    training thread adds all of its time. Worker threads or processes take CPU time from the training, and beyond that
-    add time only if they cannot keep up.
+    If the loader kept up while other work ran, this is the measured addition. Otherwise, a loader in the
+    training thread adds all of its time. Worker threads or processes take CPU time from the training, and add
+    more only if they cannot keep up.
     """
     if not batches or not batches["wall_s"]:
         return 0.0
@@ -329,7 +333,7 @@ def _data_s(batches: Mapping[str, Any] | None, share: float, compute_s: float) -
 
 
 def _memory_parts(counts: StepCounts, rate: Rates, before: float, gradient_bytes: float) -> dict[str, float]:
-    """Return the memory of the process by part, in bytes; replicas keep their gradients."""
+    """Return the memory of the process by part, in bytes; replicas also keep their gradients."""
     convolves = counts.seconds.get("convolution", 0.0) > counts.seconds.get("matrix", 0.0)
     first, share = rate.memory["convolution" if convolves else "transformer"]
     live = counts.live_bytes + gradient_bytes
@@ -337,7 +341,7 @@ def _memory_parts(counts: StepCounts, rate: Rates, before: float, gradient_bytes
 
 
 def _before(note: Mapping[str, Any], place: RankProfile, profile: Profile) -> float:
-    """Return the memory before the first step: the context of a GPU, or the process with its communication threads."""
+    """Return the bytes before the first step: the GPU context, or the process with its communication threads."""
     if profile.made.device != "cpu":
         return float(profile.made.context_bytes or 0)
     own, alone = (median(each.held_bytes for each in one.blocks) for one in (place, profile.places[0]))

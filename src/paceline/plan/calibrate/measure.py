@@ -25,12 +25,12 @@ from paceline.plan.calibrate.benchmark_models import parse_benchmark_model, trai
 from paceline.plan.calibrate.operators import FREE, kind_of
 from paceline.plan.calibrate.timing import ReferenceSpeed, WorkTiming, switches, time_work
 
-_CHUNK = bytes(range(256)) * 1024  # is compressed in about as long as a picture is decoded
-_IDLE = 1.5  # s of sleep for one at work: beside most trainings, loaders are not the limit
+_CHUNK = bytes(range(256)) * 1024  # compressing it takes about as long as decoding an image
+_IDLE = 1.5  # seconds of sleep for each second of work: in most runs loaders are not the limit
 
 
 class BackgroundLoad:
-    """A thread that compresses data without Python's lock, for two fifths of the time if nothing disturbs it."""
+    """A thread that compresses data without holding Python's lock, for two fifths of the time if undisturbed."""
 
     def __init__(self) -> None:
         self.cpu_s = 0.0
@@ -57,7 +57,7 @@ class BackgroundLoad:
 
 
 def operators_of(step: Any) -> dict[str, Any]:
-    """Return the operators of one step, as `Tally.described` returns them."""
+    """Return the operators of one step, in the form of `Tally.described`."""
     tally = Tally()
     tally.enter()
     try:
@@ -68,7 +68,7 @@ def operators_of(step: Any) -> dict[str, Any]:
 
 
 def unknown_operators(operators: list[Mapping[str, Any]], known: set[Any]) -> list[Mapping[str, Any]]:
-    """Return the operators whose time no known operator determines, and add them to the known ones."""
+    """Return the operators whose family and sizes are not in `known`, and add them to `known`."""
     found = []
     for operator in operators:
         kind = kind_of(operator)
@@ -80,7 +80,7 @@ def unknown_operators(operators: list[Mapping[str, Any]], known: set[Any]) -> li
 
 
 def replay_of(operator: Mapping[str, Any], device: Any) -> Any:
-    """Return a function that runs an operator on new tensors; None if its arguments cannot be rebuilt."""
+    """Return a function that runs a recorded operator on new tensors; None if its arguments cannot be rebuilt."""
     import torch
 
     try:
@@ -113,7 +113,7 @@ def _tensor(torch: Any, told: list[Any], device: Any) -> Any:
 
 
 def _named(torch: Any, name: str, device: Any) -> Any:
-    """Return a dtype, layout or memory format by its name; any device becomes the measured one."""
+    """Return the dtype, layout or memory format of a name; for other names, the device to measure."""
     plain = name.removeprefix("torch.")
     found = getattr(torch, plain, None)
     return found if isinstance(found, torch.dtype | torch.layout | torch.memory_format) else device
@@ -147,7 +147,7 @@ def _reference_speed(torch: Any, device: Any) -> ReferenceSpeed:
 
 
 def _speed(task: dict[str, Any]) -> dict[str, Any]:
-    """Time the reference product several times."""
+    """Return several timings of the reference product."""
     import torch
 
     pace = _reference_speed(torch, _device(torch))
@@ -155,7 +155,7 @@ def _speed(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _operators(task: dict[str, Any]) -> dict[str, Any]:
-    """Time each operator of some models that no other operator determines."""
+    """Return the times of the operators of some models, each distinct operator once."""
     import torch
 
     device, known, points = _device(torch), set[Any](), []
@@ -175,7 +175,7 @@ def _operators(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _block(task: dict[str, Any]) -> dict[str, Any]:
-    """Train a model for some steps, then count the operators of one step.
+    """Train a model for some steps and count the operators of one step; return its times, counts and memory.
 
     The reference product is timed after the peak memory is read, because it needs memory too.
     """
@@ -213,7 +213,7 @@ def _block(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _steps(step: Callable[[], None], wait: Callable[[], None], task: dict[str, Any]) -> list[float]:
-    """Return the seconds of some steps; fewer if they are long, and only undisturbed ones if there are enough."""
+    """Return the seconds of each step, without disturbed steps if enough others remain; long steps run fewer times."""
     taken: list[float] = []
     clean: list[float] = []
     begun = time.monotonic()
@@ -228,7 +228,7 @@ def _steps(step: Callable[[], None], wait: Callable[[], None], task: dict[str, A
 
 
 def _meet(torch: Any, task: dict[str, Any], device: Any) -> None:
-    """Join the process group of the ranks that were started together."""
+    """Create the process group of the ranks that were started together."""
     torch.distributed.init_process_group(
         "nccl" if device.type == "cuda" else "gloo",
         init_method=f"file://{task['meet']}",
@@ -238,7 +238,7 @@ def _meet(torch: Any, task: dict[str, Any], device: Any) -> None:
 
 
 def _exchange(task: dict[str, Any]) -> dict[str, Any]:
-    """Time collectives among the ranks that were started together."""
+    """Return the times of collectives among the ranks that were started together."""
     import torch
     import torch.distributed as dist
 
@@ -257,7 +257,7 @@ _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 def _sent(torch: Any, dist: Any, name: str, size: int, task: dict[str, Any], device: Any) -> list[Any]:
-    """Return the bytes of the whole tensor and the seconds; None if the backend does not support the collective."""
+    """Return the bytes of the whole tensor and the seconds; None for seconds if the backend lacks the collective."""
     ranks = task["ranks"]
     whole = torch.zeros(max(ranks, size // 4 // ranks * ranks), device=device)
     part = whole[: len(whole) // ranks].clone()
@@ -281,7 +281,7 @@ def _sent(torch: Any, dist: Any, name: str, size: int, task: dict[str, Any], dev
 
 
 def _machine(task: dict[str, Any]) -> dict[str, Any]:
-    """Time copies of growing size, the smallest operator, and reading a file."""
+    """Return the times of copies of growing size, of the smallest operator, and of reading a file."""
     import torch
 
     device = _device(torch)
@@ -307,7 +307,7 @@ def _machine(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _storage(task: dict[str, Any]) -> list[Any] | None:
-    """Write a file and read it bypassing the page cache; None if the cache cannot be dropped."""
+    """Write a file and return the time to read it without the page cache; None if the cache cannot be dropped."""
     path, size = task["file"], task["file_bytes"]
     block, seconds = os.urandom(1 << 20), []
     try:
@@ -349,7 +349,7 @@ def _described(torch: Any, device: Any) -> dict[str, Any]:
 
 
 def _context_bytes(torch: Any) -> int:
-    """Return the device memory of the driver, beside what torch has reserved."""
+    """Return the bytes of device memory in use beyond what torch has reserved."""
     free, total = torch.cuda.mem_get_info()
     return int(total - free - torch.cuda.memory_reserved())
 

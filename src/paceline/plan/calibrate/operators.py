@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-FREE = "free"  # gives another view, or a number: no arithmetic, no memory
+FREE = "free"  # returns a view or a number: no arithmetic and no memory
 _VIEWS = frozenset(
     (
         *("view", "_unsafe_view", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "detach", "alias"),
@@ -30,10 +30,10 @@ class OperatorKind:
     """The properties of an operator that determine its time.
 
     Attributes:
-        family: Operators that differ only in their sizes.
-        sizes: The sizes that matter, each above zero.
-        work: Floating-point operations, or bytes if it computes little.
-        operand_bytes: Bytes of all its tensor arguments.
+        family: Name shared by operators that differ only in their sizes.
+        sizes: The sizes that determine the time, each above zero.
+        work: Floating-point operations, or bytes for operators that mainly move data.
+        operand_bytes: Bytes of all tensor arguments.
     """
 
     family: str
@@ -43,7 +43,7 @@ class OperatorKind:
 
     @property
     def part(self) -> str:
-        """Return the part of a step that its time belongs to."""
+        """Return the part of a step, such as ``matrix``, to which the operator's time is added."""
         return _STEP_PARTS.get(self.family.partition(".")[0], "bandwidth")
 
 
@@ -68,7 +68,7 @@ class _Tensor:
 
 
 def kind_of(operator: Mapping[str, Any]) -> OperatorKind:
-    """Return the kind of a recorded operator."""
+    """Return family, sizes and work of a recorded operator."""
     name = str(operator["op"]).split(".")[1] if "." in operator["op"] else str(operator["op"])
     tensors = list(_tensors([operator["args"], operator["kwargs"]]))
     moved = float(sum(each.bytes for each in tensors))
@@ -135,7 +135,7 @@ def _moving(operator: Mapping[str, Any], tensors: Sequence[_Tensor], moved: floa
 
 
 def _numbers(args: Sequence[Any]) -> int:
-    """Return the number of elements of a tensor that is created from a shape."""
+    """Return the number of elements of a tensor that an operator creates from a shape."""
     shape = next((each for each in args if isinstance(each, list)), [])
     return math.prod(each for each in shape if isinstance(each, int))
 

@@ -36,7 +36,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """An operator at some sizes, as in `operators.OperatorKind`."""
+    """The measured time of an operator at some sizes; fields as in `operators.OperatorKind`."""
 
     family: str
     sizes: tuple[float, ...]
@@ -80,13 +80,13 @@ class RankProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     ranks: int
     threads: int
-    reference: Figure  # a product of two fp32 matrices of 512 x 512: how fast the machine was meanwhile
+    reference: Figure  # time of a 512 x 512 fp32 matrix product: the speed of the machine during the measurement
     points: tuple[Point, ...]
     blocks: tuple[BlockProfile, ...]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """A collective on a tensor of `sent_bytes` in all."""
+    """The measured time of a collective on a tensor with `sent_bytes` in all."""
 
     name: str
     ranks: int
@@ -95,14 +95,14 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moved(msgspec.Struct, frozen=True, kw_only=True):
-    """A number of bytes that were copied or read, and the time."""
+    """The measured time to copy or read a number of bytes."""
 
     moved_bytes: float
     time: Figure
 
 
 class MachineDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """The measured machine and the software versions."""
+    """The measured machine and its software versions."""
 
     host: str
     cpu_model: str | None
@@ -122,8 +122,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """All measurements of a machine.
 
     Attributes:
-        others_cores: Mean number of cores that other processes used meanwhile.
-        took_s: Duration of the calibration.
+        others_cores: Mean number of cores that other processes used during the calibration.
+        took_s: Duration of the calibration in seconds.
     """
 
     schema: str
@@ -138,10 +138,10 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     launch: Figure
 
     def place(self, ranks: int) -> RankProfile:
-        """Return the measurements with a given number of busy ranks.
+        """Return the measurements with this number of busy ranks.
 
         Raises:
-            UsageError: There are none.
+            UsageError: The profile has no such measurements.
         """
         for each in self.places:
             if each.ranks == ranks:
@@ -153,7 +153,12 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe_machine(described: Mapping[str, object], day: date) -> MachineDescription:
-    """Describe this machine, given what torch reports about it."""
+    """Return a description of this machine.
+
+    Args:
+        described: Versions and devices as torch reports them.
+        day: The date of the calibration.
+    """
     host = this_host()
     told = {name: described[name] for name in ("torch", "device", "devices", "device_memory_bytes", "context_bytes")}
     return MachineDescription(
@@ -164,7 +169,7 @@ def describe_machine(described: Mapping[str, object], day: date) -> MachineDescr
         python=platform.python_version(),
         paceline=__version__,
         day=day,
-        **told,  # type: ignore[arg-type]  # a child of ours has told them
+        **told,  # type: ignore[arg-type]  # measured by our own child process
     )
 
 
@@ -174,7 +179,7 @@ def default_path(environment: Mapping[str, str]) -> Path:
 
 
 def read_profile(path: Path) -> Profile:
-    """Read a profile.
+    """Return the profile in a file.
 
     Raises:
         UsageError: The file does not exist, is damaged, or is not a profile.
@@ -200,7 +205,7 @@ def write_profile(profile: Profile, path: Path) -> None:
     """Write a profile atomically.
 
     Raises:
-        EnvironmentFault: It cannot be written.
+        EnvironmentFault: The file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -212,7 +217,7 @@ def write_profile(profile: Profile, path: Path) -> None:
 
 
 def is_of_this_machine(made: MachineDescription) -> bool:
-    """Return whether a profile is of this machine, by host name, processor and available cores."""
+    """Return whether a profile is of this machine, judged by host name, processor and available cores."""
     host = this_host()
     name = host.name or socket.gethostname()
     return (made.host, made.cpu_model, made.cores) == (name, host.cpu_model, host.allowed_cores)

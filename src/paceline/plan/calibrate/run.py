@@ -1,8 +1,8 @@
-"""The calibration of a machine, task by task, each in processes of its own, in a temporary folder.
+"""Runs the calibration of a machine: each measurement is a task in its own processes, in a temporary folder.
 
-Alone: one rank with all cores, as a single run has. Together: two ranks that share the cores (or have a GPU each)
-measure at once, as replicas do. The profile is written only after all measurements, so an interruption leaves nothing
-behind.
+A single rank is measured with all cores, as one run has them. Then two ranks that share the cores (or have one
+GPU each) are measured at once, as replicas run. The profile is written only after all measurements, so an
+interruption leaves no files behind.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from paceline.plan.calibrate.profile import (
 
 Tell = Callable[[float, str], None]  # the finished share of the work, and the next measurement
 _TASK_LIMIT_S = 300.0
-_START_S = 5.0  # to start the processes of a stage and import torch, about
-_SPEED_S, _SPEED_TIMES = 0.7, 3  # spent on the reference, where only the machine's speed is asked for
+_START_S = 5.0  # approximate time to start the processes of a stage and import torch
+_SPEED_S, _SPEED_TIMES = 0.7, 3  # time per repetition, and repetitions, when only the machine's speed is measured
 _FAR = 0.08
 
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """How much is measured.
+    """The extent of a calibration.
 
     Attributes:
-        spend_s: Time per operator.
-        grid_limit_s: Time limit for all operators of one number of ranks; the remaining operators are not measured.
-        block_limit_s: Time limit for the steps of a model, once there are enough.
-        pair: Whether two ranks are measured too.
+        spend_s: Seconds per operator.
+        grid_limit_s: Time limit for all operators at one number of ranks; operators beyond it are not measured.
+        block_limit_s: Time limit for the steps of a model, once there are enough steps.
+        pair: Whether two ranks are also measured together.
     """
 
     animals: Sequence[BenchmarkModel]
@@ -101,13 +101,13 @@ QUICK = Effort(
 
 
 def calibrate(effort: Effort, folder: Path, today: date, tell: Tell) -> Profile:
-    """Measure this machine.
+    """Measure this machine and return its profile.
 
     Args:
         effort: How much to measure.
-        folder: A folder on the measured storage; a temporary file is created there.
+        folder: A folder on the storage to measure; a temporary file is created there.
         today: Date for the profile.
-        tell: Called with the finished share of the work, from 0 to 1, and the next measurement.
+        tell: Called with the finished share of the work, from 0 to 1, and the name of the next measurement.
 
     Raises:
         EnvironmentFault: torch is not installed, or a task failed.
@@ -143,7 +143,7 @@ def calibrate(effort: Effort, folder: Path, today: date, tell: Tell) -> Profile:
 
 
 class _Stages:
-    """Progress of a calibration, from the time limits of its stages."""
+    """Computes the progress of a calibration from the time limits of its stages."""
 
     def __init__(self, effort: Effort, ranks: int, tell: Tell) -> None:
         blocks = [len(effort.blocks), len(effort.blocks[::2])]
@@ -160,10 +160,10 @@ class _Stages:
 
 
 def speed_now(place: RankProfile) -> Figure:
-    """Time the reference product now, with as many busy ranks as in the profile.
+    """Return the current time of the reference product, with as many busy ranks as in the profile.
 
-    It is timed several times. The first time that is close to the profile's counts, else the fastest, because a
-    momentary slowdown does not last for a whole run.
+    The product is timed several times. The first time close to the profile's is returned, otherwise the
+    fastest, because a momentary slowdown does not last for a whole run.
 
     Raises:
         EnvironmentFault: torch is not installed, or the task failed.
@@ -204,7 +204,7 @@ def _machine(effort: Effort, folder: Path, cores: int) -> dict[str, Any]:
 def _place(
     effort: Effort, scratch: Path, ranks: int, threads: int, stages: _Stages
 ) -> tuple[RankProfile, list[dict[str, Any]]]:
-    step = 1 if ranks == 1 else 2  # the middle of the sizes does for several
+    step = 1 if ranks == 1 else 2  # with several ranks every second size is enough
     stages.begin(
         _START_S + effort.grid_limit_s,
         f"operators, {ranks} rank{'s' * (ranks > 1)} of {threads} thread{'s' * (threads > 1)}",
@@ -235,7 +235,7 @@ def _thinned(animals: Sequence[BenchmarkModel], step: int) -> list[BenchmarkMode
 
 
 def _corrected(found: tuple[RankProfile, list[dict[str, Any]]]) -> RankProfile:
-    """Add the whole models to a rank profile, compared with the sum of their operators at the same machine speed."""
+    """Return a rank profile with its whole models, compared with their operators at the same machine speed."""
     place, blocks = found
     times = Interpolations(place.points)
     usual = place.reference.seconds
@@ -305,10 +305,10 @@ def _own_cpu_s() -> float:
 
 
 def _done(tasks: Sequence[Mapping[str, Any]], threads: int) -> list[dict[str, Any]]:
-    """Run tasks in parallel, one process each; all processes are ended in any case.
+    """Run tasks in parallel, one process each, and return their results; all processes are ended in any case.
 
     Raises:
-        EnvironmentFault: A task failed.
+        EnvironmentFault: A task failed or took too long.
     """
     with _children(tasks, threads) as children:
         results = []
@@ -347,7 +347,7 @@ def _children(tasks: Sequence[Mapping[str, Any]], threads: int) -> Iterator[list
 
 
 def _give(child: subprocess.Popen[str], task: Mapping[str, Any]) -> None:
-    """Send a rank its task; the first rank gets its task when its result is awaited."""
+    """Send a rank its task; the first rank gets its task later, when its result is awaited."""
     if child.stdin is not None:
         child.stdin.write(json.dumps(task))
         child.stdin.close()

@@ -1,4 +1,4 @@
-"""Timing of short work: many repetitions, without those that another process disturbed."""
+"""Timing of short work: the work is repeated, and repetitions that another process disturbed are dropped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ except ModuleNotFoundError:  # Windows: `hardware.operating_system` reports that
     resource = None  # type: ignore[assignment]
 
 _LEAST = 5  # repetitions
-_KEPT = 3  # that there must be for a median
+_KEPT = 3  # least number of undisturbed repetitions for a median
 _MOST = 2000
 _DRIFT = 0.3  # seconds after which the reference is measured again
 
@@ -36,14 +36,14 @@ class WorkTiming:
 
 
 def time_work(work: Callable[[], Any], wait: Callable[[], None], spend_s: float) -> WorkTiming:
-    """Time some work.
+    """Return the seconds per repetition of some work.
 
     Repetitions with an involuntary context switch are dropped if enough others are left.
 
     Args:
         work: The function to repeat.
         wait: Waits until the device has finished all work.
-        spend_s: Time budget; at least `_LEAST` repetitions are made.
+        spend_s: Time budget in seconds; at least `_LEAST` repetitions are made.
     """
     work()
     wait()
@@ -74,7 +74,7 @@ def switches() -> int:
 
 
 class ReferenceSpeed:
-    """The speed of the machine over time, measured by a matrix product."""
+    """Tracks the speed of the machine over time by timing a matrix product."""
 
     def __init__(self, work: Callable[[], Any], wait: Callable[[], None]) -> None:
         self.work, self.wait = work, wait
@@ -82,7 +82,7 @@ class ReferenceSpeed:
         self.seen: list[float] = []
 
     def now(self) -> float:
-        """Return the seconds of the product, measured again if the last measurement is too old."""
+        """Return the seconds of the product; it is timed again if the last timing is older than `_DRIFT` seconds."""
         if not self.seen or time.perf_counter() - self._at > _DRIFT:
             self.seen.append(time_work(self.work, self.wait, 0.01).seconds)
             self._at = time.perf_counter()

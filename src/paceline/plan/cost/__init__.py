@@ -1,1 +1,1 @@
-"""What a training configuration costs, by formula: memory, time per step, FLOPs and money."""
+"""Formulas for the cost of a training configuration: memory, time per step, FLOPs and money."""

@@ -1,4 +1,4 @@
-"""One case to predict: the model, the layout of the ranks, the choices of the training loop, and the cluster."""
+"""One case to predict: the model, the layout of the ranks, the settings of the training loop, and the cluster."""
 
 from __future__ import annotations
 
@@ -66,30 +66,30 @@ def parse_layout(text: str) -> Layout:
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Choices of the training loop."""
+    """Settings of the training loop."""
 
     micro_batch: float  # samples in one forward pass of one rank; a fraction where sequences are packed
     micro_steps: int = 1  # forward passes of a rank in one step
     precision: str = "bf16"  # a format of `machines.FORMATS`
     recompute: Recompute = "none"  # cheap: norms and activation functions; operators: every second product too;
     # half: every second block
-    recomputed_share: float = 1.0  # of the blocks that `recompute` holds for
+    recomputed_share: float = 1.0  # share of the blocks that `recompute` applies to
     sharded: Sharded = "nothing"  # over dp·shard·cp: "parameters" is FSDP and ZeRO-3, "optimizer" ZeRO-1
-    schedule: Schedule = "1f1b"  # of a pipeline; with chunks it is interleaved
+    schedule: Schedule = "1f1b"  # pipeline schedule; 1f1b with chunks is interleaved
     chunks: int = 1  # virtual pipeline stages of a rank
     balanced: bool = False  # stages of equal cost, with the output layer (`partition`); else of equally many blocks
     kernels: Kernels = "fused"
-    attention: Attention = "flash"  # plain: scores pass through memory; early: before FlashAttention-2
+    attention: Attention = "flash"  # plain: scores are stored in memory; early: before FlashAttention-2
     overlap_reduce: bool = True  # gradients are reduced during the backward pass
-    piecewise: bool = False  # sharded weights are gathered tensor by tensor, as DeepSpeed did at first
+    piecewise: bool = False  # sharded weights are gathered tensor by tensor, as in early DeepSpeed
     overlap_tensor: bool = False  # tensor-parallel messages hide behind matrix products
     sequence_parallel: bool = True
-    trainable: int = 0  # weights that are trained where most are frozen; 0: all are
-    adapters: Adapters = ""  # the kind of adapters beside frozen weights
-    frozen_bits: float = 16.0  # of a frozen weight
-    adapted_share: float = 1.0  # as of `Adapted`
-    loss_in_place: bool = False  # the gradient of the logits takes their place
-    weight_bytes: float = 2.0  # of a weight that is trained, as it is kept between steps
+    trainable: int = 0  # number of trained weights if most are frozen; 0: all are trained
+    adapters: Adapters = ""  # the kind of adapters on frozen weights
+    frozen_bits: float = 16.0  # bits of a frozen weight
+    adapted_share: float = 1.0  # as in `Adapted`
+    loss_in_place: bool = False  # the gradient of the logits overwrites them
+    weight_bytes: float = 2.0  # bytes of a trained weight between steps
     gradient_bytes: float = 4.0
     optimizer_bytes: float = 12.0  # Adam with an fp32 copy of the weights: 4 + 4 + 4
 
@@ -101,8 +101,8 @@ class Cluster:
     gpu: Gpu
     count: int
     per_node: int
-    network_bytes_per_s: float | None = None  # of a node, one way; None: the usual bandwidth of such nodes
-    memory_gib: float | None = None  # of one GPU, where it differs from its namesake's
+    network_bytes_per_s: float | None = None  # bandwidth of a node, one way; None: the usual bandwidth of such nodes
+    memory_gib: float | None = None  # memory of one GPU, if it differs from the table
 
     def __post_init__(self) -> None:
         if self.count < 1 or self.per_node < 1:

@@ -1,7 +1,7 @@
 """Cases as columns: one array per quantity, one entry per case.
 
-The same formulas serve one plan, all layouts of a cluster, and the fit. Only transformers become columns; the step of a
-convolutional network is computed case by case (`convnet`).
+The same formulas then serve one plan, all layouts of a cluster, and the fit of the constants. Only transformers
+become columns; the step of a convolutional network is computed case by case (`convnet`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Columns:
     ffn: Floats
     vocab: Floats
     seq: Floats
-    matrices: Floats  # of a feed-forward: 3 gated, 2 plain
+    matrices: Floats  # matrices of a feed-forward: 3 gated, 2 plain
     gated: Floats
     causal: Floats
     experts: Floats
@@ -62,8 +62,8 @@ class Columns:
     expert_ffn: Floats
     shared_ffn: Floats
     sparse_layers: Floats
-    attention_params: Floats  # of one block
-    block_params: Floats  # of all blocks, without routed experts
+    attention_params: Floats  # attention weights of one block
+    block_params: Floats  # weights of all blocks without routed experts
     expert_params: Floats
     embedding_params: Floats
     tied: Floats
@@ -82,7 +82,7 @@ class Columns:
     chunks: Floats
     gpipe: Floats
     zero_bubble: Floats
-    balanced: Floats  # stages cost alike, the output layer counted
+    balanced: Floats  # stages have equal cost, with the output layer
     recompute_full: Floats  # share of the blocks that are recomputed
     recompute_cheap: Floats
     recompute_attention: Floats
@@ -100,7 +100,7 @@ class Columns:
     trainable: Floats
     adapters: Floats
     deep_adapters: Floats  # 1: low-rank ones, 2: scales on every layer
-    wide_adapters: Floats  # of low-rank ones on more products: the share of the inputs that have them
+    wide_adapters: Floats  # with low-rank adapters on more products: share of the inputs with adapters
     frozen_bits: Floats
     loss_in_place: Floats
     weight_bytes: Floats
@@ -116,7 +116,7 @@ class Columns:
     nodes: Floats
     domain: Floats
     ceiling: Floats  # FLOP/s of the format
-    ceiling_wide: Floats  # FLOP/s of 16 bits, or of the format where that is wider
+    ceiling_wide: Floats  # FLOP/s of 16 bits, or of the format if it is wider
     memory_bandwidth: Floats
     memory: Floats
     link: Floats
@@ -127,7 +127,7 @@ class Columns:
         return len(self.layers)
 
     def take(self, chosen: NDArray[np.bool_] | NDArray[np.int64]) -> Columns:
-        """Return the selected cases."""
+        """Return the columns of the selected cases."""
         return Columns(**{field.name: getattr(self, field.name)[chosen] for field in fields(self)})
 
 
@@ -153,14 +153,19 @@ def columns_of(cases: Sequence[Case]) -> Columns:
 
 
 def configurations(model: Transformer, choices: Sequence[tuple[Layout, Training]]) -> Columns:
-    """Return configurations of one model as columns, without machines; `on_cluster` adds them."""
+    """Return configurations of one model as columns without machines; `on_cluster` adds the machines.
+
+    Args:
+        model: The model of all configurations.
+        choices: Layout and training settings of each configuration.
+    """
     nowhere = {field.name: 0.0 for field in fields(Columns)}
     chosen = [_choices(layout, training) for layout, training in choices]
     return Columns(**_side_by_side([[nowhere] * len(choices), [_model(model)] * len(choices), chosen]))
 
 
 def on_cluster(columns: Columns, cluster: Cluster, precision: str) -> Columns:
-    """Return configurations with the columns of a cluster.
+    """Return configurations with the columns of a cluster filled in.
 
     Raises:
         UsageError: The GPU does not support the precision.
@@ -182,7 +187,7 @@ def _side_by_side(parts: Sequence[Sequence[dict[str, float]]]) -> dict[str, Any]
 def _once(
     part: Callable[[Case], dict[str, float]], cases: Sequence[Case], key: Callable[[Case], tuple[object, ...]]
 ) -> list[dict[str, float]]:
-    """Describe each distinct part of the cases once."""
+    """Return a row for each case, computed once for each distinct key."""
     known: dict[tuple[object, ...], dict[str, float]] = {}
     for case in cases:
         if key(case) not in known:
@@ -259,7 +264,7 @@ def _cluster(cluster: Cluster, how: str) -> dict[str, float]:
 
 
 def tokens(c: Columns) -> Floats:
-    """Return the tokens per micro-batch on one rank of a tensor-parallel group."""
+    """Return the tokens per micro-batch on one rank, before tensor parallelism: micro-batch x sequence / cp."""
     return c.micro_batch * c.seq / c.cp
 
 

@@ -1,11 +1,11 @@
-"""The fitted constants of the formulas, and how far predictions with them scatter.
+"""The fitted constants of the formulas, and the spread of predictions made with them.
 
-data/fitted.json holds the constants; benchmarks/plan/fit.py writes it. `PRIOR` holds for each constant a plausible
-value and the standard deviation of its logarithm. A fit is drawn towards the prior, so a constant that the measurements
-hardly determine stays near it.
+data/fitted.json holds the constants; benchmarks/plan/fit.py writes it. `PRIOR` gives for each constant a
+plausible value and the standard deviation of its logarithm. The fit includes this prior, so a constant that the
+measurements hardly determine stays near it.
 
-The logarithm of needed over predicted memory is normally distributed, with the spread of rows that the fit had not
-seen. A plan is chosen only if it fits with probability `SURE`.
+The logarithm of measured over predicted memory is treated as normally distributed, with the spread of rows
+outside the fit. A plan is chosen only if it fits in memory with probability `SURE`.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ class Constants:
     matrix_ampere: float
     matrix_hopper: float
     matrix_blackwell: float
-    matrix_fp8: float  # times the above, of the ceiling for 8 bits
+    matrix_fp8: float  # factor on the above, of the ceiling for 8 bits
     matrix_fp4: float
     matrix_wide: float  # tf32 and fp32
-    small_products: float  # how much of reading and writing its operands delays a product
-    grouped: float  # products of experts against dense ones of that size, in 16 bits
-    grouped_low: float  # and below
+    small_products: float  # share of the time to read and write operands that delays a product
+    grouped: float  # speed of expert products relative to dense ones of that size, in 16 bits
+    grouped_low: float  # the same below 16 bits
     # attention, of the 16-bit ceiling
     early_ampere: float  # kernels from before FlashAttention-2, or in Triton
     early_hopper: float
     flash_ampere: float
     flash_hopper: float
-    tuned_hopper: float  # made for the card
+    tuned_hopper: float  # kernels made for the GPU
     tuned_blackwell: float
-    plain_passes: float  # times that scores are read or written where only their softmax is fused
-    plain_passes_eager: float  # where nothing is
+    plain_passes: float  # number of times that scores are read or written if only their softmax is fused
+    plain_passes_eager: float  # the same if nothing is fused
     # bandwidth-bound work
     passes_eager: float  # activations moved, relative to the formula
     passes_fused: float
@@ -53,15 +53,15 @@ class Constants:
     # the host
     kernel_eager_s: float  # one launch
     kernel_fused_s: float
-    step_s: float  # of every step: clipping, logging, the optimizer's launches
+    step_s: float  # fixed time of a step: clipping, logging, the optimizer's launches
     # communication
     link_share: float  # of the domain's links
     network_share: float
     message_s: float  # latency of one step of a ring in the domain
     hop_s: float  # between nodes
-    tensor_exposed: float  # of tensor-parallel messages that should hide behind products
-    reduce_exposed: float  # of parameter-shard and gradient messages that should hide
-    piecewise: float  # of the network's share where weights are gathered tensor by tensor
+    tensor_exposed: float  # share of overlappable tensor-parallel messages that is not hidden
+    reduce_exposed: float  # share of overlappable shard and gradient messages that is not hidden
+    piecewise: float  # factor on the network's share if weights are gathered tensor by tensor
     expert_exposed: float
     expert_passes: float  # activations moved to sort tokens by expert, per token and expert
     stage_exposed: float  # of messages between pipeline stages
@@ -70,15 +70,15 @@ class Constants:
     conv_share: float
     conv_narrow: float
     conv_tf32: float  # times the share, for tf32
-    conv_passes_volta: float  # maps read or written per convolution with its normalisation and activation, both passes
+    conv_passes_volta: float  # feature maps read or written per convolution, normalisation and activation, both passes
     conv_passes: float  # on later GPUs, which reach a smaller share of their bandwidth
-    conv_swish: float  # times that, where maps are scaled and gated besides
+    conv_swish: float  # factor on that for networks that also scale and gate the maps
     images_ampere: float  # decoded by a node in a second
     images_volta: float
     # memory
-    activation: float  # bytes kept against the formula
+    activation: float  # kept bytes relative to the formula
     logits_bytes: float  # per logit, at the peak
-    reserved: float  # over allocated
+    reserved: float  # reserved memory relative to allocated memory
     context: float  # bytes
     workspace: float  # bytes
 
@@ -136,17 +136,18 @@ PRIOR: Mapping[str, tuple[float, float]] = {
 
 
 def prior() -> Constants:
-    """Return the constants of the prior."""
+    """Return the constants with the values of `PRIOR`."""
     return Constants(**{name: value for name, (value, _) in PRIOR.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """The constants, and the errors of predictions on rows outside the fit.
+    """The fitted constants, and the errors of predictions on rows outside the fit.
 
     Attributes:
         constants: The fitted values.
-        time_spread: By regime, the relative error of the step time that four of five predictions stay below.
+        time_spread: For each kind of training, the relative error of the step time that four of five predictions
+            stay below.
         memory_spread: Standard deviation of the logarithm of measured over predicted memory.
     """
 
@@ -157,7 +158,7 @@ class Fitted:
 
 @cache
 def fitted() -> Fitted:
-    """Return the constants that were fitted to published rows."""
+    """Return the constants that were fitted to published measurements."""
     text = resources.files("paceline.plan").joinpath("data", "fitted.json").read_text(encoding="utf-8")
     values = json.loads(text)
     return Fitted(
@@ -176,12 +177,18 @@ SURE = 0.9
 
 
 def probability(needed_bytes: float, available_bytes: float, spread: float) -> float:
-    """Return the probability that a predicted peak (with context) fits in a device."""
+    """Return the probability that a predicted peak fits in a device, for a log-normal error.
+
+    Args:
+        needed_bytes: The predicted peak, with the context.
+        available_bytes: The memory of the device.
+        spread: Standard deviation of the logarithm of measured over predicted memory.
+    """
     return 0.5 * (1 + math.erf(math.log(available_bytes / needed_bytes) / spread / math.sqrt(2)))
 
 
 def probabilities(needed_bytes: Floats, available_bytes: Floats, spread: float) -> list[float]:
-    """Return the probability of each peak to fit in its device."""
+    """Return, for each predicted peak, the probability that it fits in its device."""
     return [probability(*pair, spread) for pair in zip(needed_bytes.tolist(), available_bytes.tolist(), strict=True)]
 
 

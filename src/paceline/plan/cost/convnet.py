@@ -15,7 +15,7 @@ from paceline.plan.cost.machines import ELEMENT_BYTES, ceiling, link_bytes_per_s
 from paceline.plan.models.architecture import ConvNet
 
 _LAUNCHES = 12.0  # kernels per convolution with its normalisation and activation, both passes
-_PLAIN_FP32 = 1.5  # fp32 without tensor cores reaches a larger share of its peak than formats with them
+_PLAIN_FP32 = 1.5  # factor: fp32 without tensor cores reaches a larger share of its peak than other formats
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class ConvStep:
 
 
 def conv_step(case: Case, k: Constants) -> ConvStep:
-    """Predict the step of a convolutional network.
+    """Return the predicted step time of a convolutional network by part.
 
     Raises:
         TypeError: The model is not a convolutional network.
@@ -60,7 +60,9 @@ def conv_step(case: Case, k: Constants) -> ConvStep:
     reduce = _reduce_s(case, k, model.params * 4.0, busy)
     optimizer = model.params * 20.0 / gpu.memory_bytes_per_s
     compute = busy + launch + reduce + optimizer
-    decoded_per_s = k.images_volta if gpu.architecture == "Volta" else k.images_ampere  # by the processors of a node
+    decoded_per_s = (
+        k.images_volta if gpu.architecture == "Volta" else k.images_ampere
+    )  # images/s that the CPUs of a node decode
     feeding = samples * case.cluster.count / case.cluster.nodes / decoded_per_s
     data = (compute**4 + feeding**4) ** 0.25 - compute
     return ConvStep(
@@ -75,7 +77,7 @@ def conv_step(case: Case, k: Constants) -> ConvStep:
 
 
 def replica_memory(case: Case, k: Constants) -> dict[str, float]:
-    """Predict the peak memory by part in bytes, as nvidia-smi shows it."""
+    """Return the predicted peak memory by part in bytes, in total as nvidia-smi shows it."""
     parts = conv_parts(case, k)
     return {**parts, "fragmentation": (k.reserved - 1) * sum(parts.values()), "context": k.context}
 
@@ -92,7 +94,7 @@ def _reduce_s(case: Case, k: Constants, gradient_bytes: float, busy: float) -> f
 
 
 def conv_parts(case: Case, k: Constants) -> dict[str, float]:
-    """Predict the bytes of weights, gradients, optimizer state, activations and workspace.
+    """Return the predicted bytes of weights, gradients, optimizer state, activations and workspace.
 
     With autocast, the weights include their 16-bit copy.
 

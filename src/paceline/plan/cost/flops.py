@@ -1,9 +1,10 @@
-"""The FLOPs of a step and the share of the peak (MFU, HFU), by the conventions in use.
+"""The FLOPs of a step and the utilization (MFU, HFU), by the conventions in use.
 
-Model FLOPs are three forward passes of all products (SC21 eq. 3 without its fourth). Frozen weights need no gradient:
-then it is two passes of products, three of attention, and three of low-rank adapters. Published figures count full
-attention, as Megatron and MosaicML do (4·L·s·heads·d per token), or its causal half. MFU relates them to the dense peak
-of the data sheet; HFU adds what is recomputed in the backward pass.
+Model FLOPs are three forward passes of all matrix products (SC21 eq. 3 without its fourth pass). Frozen weights
+need no gradient: with adapters it is two passes of products, three of attention, and three of low-rank
+adapters. Published figures count full attention, as Megatron and MosaicML do (4·L·s·heads·d per token), or its
+causal half. MFU is relative to the dense peak of the data sheet; HFU adds the recomputation in the backward
+pass.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from dataclasses import dataclass
 from paceline.plan.cost.case import Case
 from paceline.plan.models.architecture import ConvNet, Transformer
 
-_AGAIN = {"full": 1.0, "half": 0.5, "operators": 0.5}  # of the products of a block
+_AGAIN = {"full": 1.0, "half": 0.5, "operators": 0.5}  # share of a block's products that is recomputed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Flops:
-    """FLOPs of one step on all GPUs, and shares of `peak`; None if the data sheet is unknown.
+    """FLOPs of one step on all GPUs, and utilization relative to `peak`; None if the data sheet is unknown.
 
     Attributes:
         full: Model FLOPs with full attention.
         causal: Model FLOPs with the causal half of attention; equal to `full` for other models.
         hardware: `full` plus recomputation.
-        peak: Peak FLOP/s of all GPUs in the format of the products.
+        peak: Peak FLOP/s of all GPUs in the format of the matrix products.
     """
 
     full: float
@@ -37,7 +38,7 @@ class Flops:
 
 
 def flops_of(case: Case, step_s: float) -> Flops:
-    """Return the FLOPs and utilisation of a step with this duration."""
+    """Return the FLOPs and the utilization of a step that takes `step_s` seconds."""
     full, causal, hardware = model_flops(case), model_flops(case, causal=True), model_flops(case) + _recomputed(case)
     each = case.cluster.gpu.peak_flops.get(case.training.precision)
     peak = None if each is None else each * case.cluster.count

@@ -29,7 +29,7 @@ SIXTEEN = ("fp16", "bf16")
 # DGX A100 8 x 200, DGX H100 and B200 8 x 400, B300 8 x 800. Cards without NVLink: one 100 Gb/s adapter for 8.
 _NETWORK = {"Volta": 6.25e9, "Ampere": 25e9, "Hopper": 50e9, "Blackwell": 50e9, "Blackwell Ultra": 100e9}
 _SINGLE_ADAPTER = 12.5e9 / 8
-_PCIE = {3: 12e9, 4: 24e9, 5: 48e9, 6: 96e9}  # bytes/s one way that x16 reaches
+_PCIE = {3: 12e9, 4: 24e9, 5: 48e9, 6: 96e9}  # bytes/s of x16, one way
 _RACK_SCALE = {"GB200": 72, "GB300": 72}  # GPUs that one NVLink network joins
 
 _NAMES = {gpu.name.lower() for gpu in gpus()}
@@ -37,7 +37,7 @@ _USUAL_FORMS = {"gh200": "gh200-96gb", "gb200": "gb200", "gb300": "gb300", "a600
 
 
 def ceiling(gpu: Gpu, number_format: str) -> float:
-    """Return the rate of the fastest matrix product in a format, in FLOP/s.
+    """Return the FLOP/s of the fastest matrix product in a number format.
 
     Raises:
         UsageError: The GPU does not support the format, or its rate is unknown.
@@ -75,7 +75,7 @@ def _by_power(gpu: Gpu, number_format: str) -> float:
 
 
 def domain(cluster: Cluster) -> int:
-    """Return the number of GPUs joined by fast links: a node, or a rack if NVLink spans it."""
+    """Return the number of GPUs joined by fast links: those of a node, or of a rack if NVLink spans it."""
     return max(cluster.per_node, _RACK_SCALE.get(cluster.gpu.name, 1))
 
 
@@ -139,7 +139,7 @@ _CLOUD_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Machines:
-    """A cluster, and the cloud instances that it consists of if it is rented."""
+    """A cluster, and the cloud instance type if it is rented."""
 
     cluster: Cluster
     instance: Instance | None = None
@@ -153,7 +153,7 @@ class Machines:
 
     @property
     def name(self) -> str:
-        """Return a short description."""
+        """Return a short description of the machines."""
         if self.instance is None:
             return f"{self.cluster.count} x {self.cluster.gpu.name}"
         return f"{self.cluster.nodes} x {self.instance.provider}/{self.instance.instance_type}"
@@ -162,7 +162,13 @@ class Machines:
 def parse_machines(
     text: str, per_node: int | None, network: str | None, table: Sequence[Instance] | None = None
 ) -> Machines:
-    """Read ``64xH100-SXM``, or ``8xp5.48xlarge`` of a price table (None: the built-in one).
+    """Return the machines for a text such as ``64xH100-SXM`` or ``8xp5.48xlarge``.
+
+    Args:
+        text: A count and the name of a GPU or cloud instance.
+        per_node: GPUs per node; None for the usual number.
+        network: Network speed per node, such as ``400gbps``; None for the usual one.
+        table: Price table with the instances; None for the built-in one.
 
     Raises:
         UsageError: No GPU or instance has this name, or a number is invalid.
@@ -187,7 +193,7 @@ def machines_of_instance(instance: Instance, count: int, network: float | None =
     Args:
         instance: The instance type.
         count: Number of instances.
-        network: Bandwidth per node in bytes/s; None: as usual for the GPU.
+        network: Bandwidth per node in bytes/s; None: the usual bandwidth of the GPU's nodes.
 
     Raises:
         UsageError: The GPU is unknown, or the instance has only a share of one.

@@ -1,9 +1,9 @@
 """The peak memory of one device: weights, gradients, optimizer, activations in flight, logits, buffers.
 
-Activations per token and block follow Korthikanti et al. (arXiv:2205.05198): 34h + 5as for a plain block in 16 bits,
-counted tensor by tensor to cover grouped keys, gates and experts. A pipeline stage keeps the micro-batches that its
-schedule starts before the first one ends (`partition`). Allocated is what tensors take, reserved what the allocator
-holds for them; nvidia-smi adds the context.
+Activations per token and block follow Korthikanti et al. (arXiv:2205.05198): 34h + 5as for a plain block in 16
+bits, counted tensor by tensor to cover grouped keys, gates and experts. A pipeline stage keeps the
+micro-batches that its schedule starts before the first one ends (`partition`). Allocated memory is that of
+tensors, reserved memory is what the allocator holds; nvidia-smi also shows the context.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from paceline.plan.cost.columns import Columns, Floats, sparse_share, tokens
 from paceline.plan.cost.constants import Constants
 from paceline.plan.cost.partition import PipelineRank, end_places, weights_of
 
-# Per token and block, in hidden widths of bytes, what adapters keep beside what a frozen block keeps anyway: low-rank
-# ones on queries and values the input, its dropout and the outputs; scales on every layer all inputs and outputs.
+# Extra bytes that adapters keep for backward, per token and block, in multiples of the hidden width: low-rank
+# adapters on queries and values keep input, dropout and outputs; scales on every layer keep all inputs and outputs.
 _ADAPTED = {"lora": 9.0, "adapter_v2": 25.0}
-# Adapters on more products, of which nothing was published: what autograd keeps of a Llama of Hugging Face with PEFT's
-# layers, whose norms are in fp32, as is each input of an adapter after dropout, which also keeps what it dropped.
+# Adapters on more products (no published figures): counted from a Hugging Face Llama with PEFT's layers, whose norms
+# and adapter inputs after dropout are in fp32; dropout also keeps its mask.
 _NORMS, _ADAPTED_INPUT = 8.0, 5.0
 _WAITING = 4.0  # bytes of a logit that waits for its backward pass, in fp32
 _IN_PLACE = 4.0  # bytes of a logit whose gradient is computed in place
@@ -36,7 +36,7 @@ class PeakMemory:
     optimizer: Floats
     activations: Floats
     logits: Floats
-    buffers: Floats  # of sharding and communication
+    buffers: Floats  # for sharding and communication
     workspace: Floats
     fragmentation: Floats  # reserved beyond allocated
     context: Floats
@@ -59,7 +59,7 @@ class PeakMemory:
 
 
 def memory(c: Columns, k: Constants) -> PeakMemory:
-    """Predict the peak of every case: of the first pipeline rank, or of the last one with the logits."""
+    """Return the predicted peak memory of each case: of the first pipeline rank, or of the last one with the logits."""
     places = end_places(c)
     first, last = (memory_at(c, k, place) for place in places)
     at_head = (c.pp == 1) | (last.total > first.total)
@@ -68,14 +68,16 @@ def memory(c: Columns, k: Constants) -> PeakMemory:
 
 
 def memory_at(c: Columns, k: Constants, place: PipelineRank) -> PeakMemory:
-    """Predict the peak of one pipeline rank.
+    """Return the predicted peak memory of one pipeline rank.
 
-    Saving adapters beside sharded weights gathers the whole model, which may be the peak instead.
+    Saving adapters on sharded weights gathers the whole model; the result is the larger of the two peaks.
     """
     w = weights_of(c, place)
     frozen = c.adapters > 0
     embeddings = c.embedding_params / c.tp
-    kept = np.where(c.frozen_bits < 16, c.element_bytes, c.frozen_bits / 8)  # of an embedding: never quantised
+    kept = np.where(
+        c.frozen_bits < 16, c.element_bytes, c.frozen_bits / 8
+    )  # bytes of an embedding weight, which is never quantized
     held = np.where(frozen, (w.device - embeddings) * c.frozen_bits / 8 + embeddings * kept, 0.0)
     own = w.split(w.sharers, w.expert_sharers)
     stepped = np.where(c.shard_parameters > 0, own, w.split(w.replicas, w.expert_replicas))
@@ -98,13 +100,13 @@ def memory_at(c: Columns, k: Constants, place: PipelineRank) -> PeakMemory:
 
 
 def saved_tensor_bytes(c: Columns) -> Floats:
-    """Return the bytes that one block keeps of one micro-batch for the backward pass."""
+    """Return the bytes that one block saves for the backward pass of one micro-batch."""
     t, along = tokens(c), np.where(c.sequence_parallel > 0, c.tp, 1.0)
     everything = t * _block_bytes(c, along)
     scores = np.where(c.plain_attention > 0, 5 * t * c.heads * c.seq * c.span / c.tp, 0.0)
     scores = scores * (1 - np.minimum(1.0, c.recompute_attention))
     inputs = t * 2 * c.hidden / along
-    some = inputs + 0.3 * everything  # the output of attention, and those of every second product
+    some = inputs + 0.3 * everything  # the outputs of attention and of every second product
     whole = (everything + scores) * c.element_bytes / 2
     kept = (1 - c.recompute_operators) * whole + c.recompute_operators * some
     held: Floats = (1 - c.recompute_full) * kept + c.recompute_full * inputs
@@ -112,7 +114,7 @@ def saved_tensor_bytes(c: Columns) -> Floats:
 
 
 def _block_bytes(c: Columns, along: Floats) -> Floats:
-    """Return the bytes per token of a block in 16 bits, without attention scores."""
+    """Return the saved bytes per token of a block in 16 bits, without attention scores."""
     outer, pairs = c.heads * c.head_dim, 2 * c.kv_heads * c.head_dim
     queries = (2 * outer + 2 * pairs) / c.tp
     masks = np.where(c.plain_attention > 0, 2.0, 0.0)
@@ -128,7 +130,7 @@ def _block_bytes(c: Columns, along: Floats) -> Floats:
     )
     inputs = (2 + c.matrices) * c.hidden / along + (outer + wide) / c.tp
     inputs = c.wide_adapters * _ADAPTED_INPUT * inputs / c.hidden
-    # all in fp32 already, where a block's own tensors are; they are counted twice as long then
+    # with fp32 blocks these tensors are already counted
     inputs = np.where(c.wide > 0, inputs / 2, _NORMS + inputs)
     adapted = np.where(c.wide_adapters > 0, inputs, adapted)
     own = 4.0 + adapted + np.where(c.frozen_bits < 16, _QUANTISED_INPUTS, 0.0)
@@ -137,21 +139,21 @@ def _block_bytes(c: Columns, along: Floats) -> Floats:
 
 
 def _activations(c: Columns, k: Constants, place: PipelineRank) -> Floats:
-    """Return the activations of the micro-batches in flight, and of the block that is recomputed."""
+    """Return the bytes of activations of the micro-batches in flight, and of the block being recomputed."""
     again = np.maximum(c.recompute_full > 0, c.recompute_operators > 0)
     working = np.where(again, tokens(c) * _block_bytes(c, np.where(c.sequence_parallel > 0, c.tp, 1.0)), 0.0)
     return k.activation * (place.blocks * place.kept * saved_tensor_bytes(c) + working)
 
 
 def _logits(c: Columns, k: Constants, place: PipelineRank) -> Floats:
-    """Return the logits that the loss works on, and the kept part of those that wait."""
+    """Return the bytes of the logits that the loss works on, and of those that wait for their backward pass."""
     each = np.where(c.loss_in_place > 0, _IN_PLACE, k.logits_bytes)
     bytes_each = np.where(place.logits > 0, each + (place.logits - 1) * _WAITING, 0.0)
     return bytes_each * tokens(c) * c.head_share * c.vocab / c.tp
 
 
 def _buffers(c: Columns) -> Floats:
-    """Return two gathered blocks, the gradients of one, and the gathered embeddings."""
+    """Return the bytes of two gathered blocks, the gradients of one, and the gathered embeddings."""
     block = (c.block_params + c.expert_params) / c.layers / c.tp
     ends = c.embedding_params / c.tp / c.pp
     gathered = 2 * ((2 - c.piecewise) * block + ends) + 2 * np.maximum(block, ends)

@@ -1,8 +1,8 @@
-"""The price of a training: hours times price, with the cost of interruptions on spot machines.
+"""The price of a training run: hours times price, with the cost of interruptions on spot machines.
 
-A cluster of n instances, each interrupted λ times an hour, stops every 1/(nλ) hours. With checkpoints every τ that take
-C, and restarts that take R, the training takes 1 + C/τ + (τ/2 + R)/MTBF times as long, least at τ = sqrt(2·C·MTBF)
-(Young 1974, Daly 2006).
+A cluster of n instances, each interrupted λ times an hour, stops every MTBF = 1/(nλ) hours. With a checkpoint
+every τ that takes C, and a restart that takes R, the training takes 1 + C/τ + (τ/2 + R)/MTBF times as long.
+This is least at τ = sqrt(2·C·MTBF) (Young 1974, Daly 2006).
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from paceline.plan.cost.plan import Plan
 # Middle of the spot advisor's bands, as the share of instances interrupted in a month.
 _BANDS = {"<5%": 0.025, "5-10%": 0.075, "10-15%": 0.125, "15-20%": 0.175, ">20%": 0.25}
 _MONTH_H = 730.0
-_SAVED_BYTES = 12.0  # of a weight: fp32 with two moments
-_STORAGE_BYTES_PER_S = 2e9  # that a node writes to shared storage: an assumption, named in the output
-_RESTART_S = 600.0  # a new machine, the container, the data, the checkpoint: an assumption
+_SAVED_BYTES = 12.0  # bytes of a weight in a checkpoint: fp32 with two moments
+_STORAGE_BYTES_PER_S = 2e9  # assumed write speed of a node to shared storage; named in the output
+_RESTART_S = 600.0  # assumed time for a new machine, the container, the data and the checkpoint
 OLD_DAYS = 90
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpotRisk:
-    """The training on spot machines, with the effect of interruptions.
+    """The cost of a training run on spot machines, with the effect of interruptions.
 
     Attributes:
-        usd: Price of the whole training, restarts included.
-        checkpoint_every_s: The best checkpoint interval.
+        usd: Price of the whole run, with restarts.
+        checkpoint_every_s: The best checkpoint interval in seconds.
         interruptions: Expected number of interruptions.
     """
 
@@ -44,10 +44,10 @@ class SpotRisk:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCost:
-    """Hours and price of a number of steps; low and high are the bounds for four of five measurements.
+    """Hours and price of a number of steps; four of five measurements are between the low and the high value.
 
     Attributes:
-        usd_per_hour: On-demand price; None if unknown.
+        usd_per_hour: On-demand price of all machines; None if unknown.
         source: Source of the price, with its date.
         given: Whether the user gave the price.
         age_days: Age of the price; None if its source has no date.
@@ -72,14 +72,15 @@ class TrainingCost:
 def training_cost(
     plan: Plan, machines: Machines, steps: int, spread: float, price: tuple[float | None, str, date]
 ) -> TrainingCost:
-    """Return the hours and the price of some steps of a plan.
+    """Return the hours and the price of a number of steps of a plan.
 
     Args:
         plan: The plan.
         machines: The machines.
         steps: Number of training steps.
         spread: Relative error of the step time that four of five predictions stay below.
-        price: US dollars per hour of all machines if the user gave them, their source, and today.
+        price: US dollars per hour of all machines (None if the user gave no price), the source of the price, and
+            today.
     """
     given, said, today = price
     hours = plan.step_s * steps / 3600
@@ -104,7 +105,7 @@ def training_cost(
 
 
 def age_days(source: str, today: date) -> int | None:
-    """Return the age of a price from the date in its source; None without a date."""
+    """Return the age in days of a price, from the date in its source; None without a date."""
     found = re.search(r"(\d{4})-(\d{2})-(\d{2})", source)
     try:
         return (today - date(int(found[1]), int(found[2]), int(found[3]))).days if found else None

@@ -1,8 +1,9 @@
-"""The share of a model that one rank holds: the blocks of its pipeline stages, and its parameters.
+"""The share of a model on one rank: the blocks of its pipeline stages, and its parameters.
 
-The slowest stage sets the pace of a pipeline. L blocks and an output layer that costs h blocks are cut into S stages so
-that the slowest stage is as fast as possible: n whole blocks, or the output layer with j blocks. `paceline.train` uses
-the same rule. The embedding only looks up rows and takes no time; its weights are counted where it is.
+The slowest stage limits a pipeline. L blocks and an output layer that costs h blocks are cut into S stages so
+that the slowest stage is as fast as possible: it has n whole blocks, or the output layer with j blocks.
+`paceline.train` uses the same rule. The embedding only looks up rows and is counted as free; its weights count
+for memory.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from paceline.plan.cost.columns import Columns, Floats
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineRank:
-    """The part of a model that one pipeline rank holds, each of shape (cases,).
+    """The part of a model on one pipeline rank; each array has shape (cases,).
 
     Attributes:
-        blocks: Blocks of all its stages.
-        kept: Micro-batches whose activations it keeps at its peak.
-        logits: Micro-batches whose logits it keeps.
+        blocks: Number of blocks of all its stages.
+        kept: Number of micro-batches whose activations it keeps at its peak.
+        logits: Number of micro-batches whose logits it keeps.
         ends: Share of the weights of embedding and output layer.
     """
 
@@ -32,7 +33,7 @@ class PipelineRank:
 
 
 def blocks_per_stage(layers: int, head: float, stages: int) -> tuple[int, ...]:
-    """Return the blocks of each stage; the output layer follows the last one.
+    """Return the number of blocks of each stage; the output layer follows the last one.
 
     Args:
         layers: Number of blocks, at least as many as stages.
@@ -47,15 +48,17 @@ def blocks_per_stage(layers: int, head: float, stages: int) -> tuple[int, ...]:
 
 
 def _last(layers: Floats, head: Floats, stages: Floats) -> Floats:
-    """Return the blocks of the last stage, which also has the output layer."""
-    whole = np.maximum(np.ceil((layers + np.ceil(head)) / stages), np.ceil(head))  # the dearest has whole blocks only
+    """Return the number of blocks of the last stage, which also has the output layer."""
+    whole = np.maximum(
+        np.ceil((layers + np.ceil(head)) / stages), np.ceil(head)
+    )  # if the costliest stage has whole blocks only
     beside = np.maximum(0.0, np.ceil((layers - (stages - 1) * np.floor(head)) / stages))  # or the output layer
     best: Floats = np.where(whole <= head + beside, np.floor(whole - head), beside)
     return np.minimum(best, layers)
 
 
 def fullest_blocks(c: Columns) -> tuple[Floats, Floats]:
-    """Return the blocks of the fullest rank without the output layer, and of the rank with it."""
+    """Return the largest number of blocks on a rank without the output layer, and the number on the rank with it."""
     stages = c.pp * c.chunks
     last = _last(c.layers, c.head_blocks, stages)
     each, over = np.divmod(c.layers - last, np.maximum(stages - 1, 1.0))
@@ -68,7 +71,7 @@ def fullest_blocks(c: Columns) -> tuple[Floats, Floats]:
 
 
 def end_places(c: Columns) -> tuple[PipelineRank, PipelineRank]:
-    """Return the rank that keeps most activations, and the rank with the logits."""
+    """Return the pipeline rank that keeps most activations, and the rank with the logits."""
     balanced = c.balanced > 0
     others, ends = fullest_blocks(c)
     even = np.ceil(c.layers / c.pp)
@@ -86,30 +89,36 @@ def end_places(c: Columns) -> tuple[PipelineRank, PipelineRank]:
 
 @dataclass(frozen=True, kw_only=True)
 class RankWeights:
-    """Parameters of a stage on one device before sharding, and the number of ranks that share each kind.
+    """Numbers of parameters on one device before sharding, and numbers of ranks that share each kind.
 
-    Experts are spread over `ep` ranks and so have fewer replicas. Parameters are not sharded beyond their replicas.
+    Experts are spread over `ep` ranks and so have fewer replicas. Parameters are not sharded beyond their
+    replicas.
     """
 
     rest: Floats
     experts: Floats
-    sharers: Floats  # of the rest, where parameters are sharded
+    sharers: Floats  # ranks that share the rest, if parameters are sharded
     expert_sharers: Floats
     replicas: Floats
     expert_replicas: Floats
 
     @property
     def device(self) -> Floats:
-        """Return the parameters of both kinds."""
+        """Return the number of parameters of both kinds on the device."""
         return self.rest + self.experts
 
     def split(self, rest: Floats, experts: Floats) -> Floats:
-        """Return the number of parameters per rank at these sharding degrees."""
+        """Return the number of parameters per rank at these sharding degrees.
+
+        Args:
+            rest: Number of ranks over which the parameters without experts are sharded.
+            experts: Number of ranks over which the experts are sharded.
+        """
         return self.rest / rest + self.experts / experts
 
 
 def weights_of(c: Columns, place: PipelineRank | None = None) -> RankWeights:
-    """Count the parameters of a pipeline rank, or of the fullest one."""
+    """Return the parameter counts of a pipeline rank, or of the fullest rank if none is given."""
     share = np.where(c.balanced > 0, fullest_blocks(c)[0] / c.layers, 1 / c.pp)
     ends = np.where(c.pp > 1, 1.0 - 0.5 * (1 - c.tied), 1.0)
     if place is not None:

@@ -1,14 +1,15 @@
 """Pipelines: the order of tasks of each rank, their simulation, and the prediction of a simulated case.
 
-Schedules are those of `torch.distributed.pipelining`. GPipe: all forward passes, then all backward passes (Huang et al.
-2019). 1F1B: as many forward passes as there are ranks behind, then one of each in turn. Interleaved: v stages per rank,
-p apart, in rounds of p micro-batches (Narayanan et al. 2021). Zero-bubble: as interleaved, with fewer forward passes
-ahead and the backward pass in two parts; the part for the weights comes `rank` turns later (ZB-1P of Qi et al. 2023).
+Schedules are those of `torch.distributed.pipelining`. GPipe: all forward passes, then all backward passes
+(Huang et al. 2019). 1F1B: first as many forward passes as ranks follow, then forward and backward passes in
+alternation. Interleaved: v stages per rank, p apart, in rounds of p micro-batches (Narayanan et al. 2021).
+Zero-bubble: as interleaved, with fewer forward passes ahead and a backward pass in two parts; the part for the
+weights runs `rank` turns later (ZB-1P of Qi et al. 2023).
 
-In the simulation, each task starts when its rank and its input are ready: a forward pass waits for the previous stage,
-a backward pass for the next one, and messages between ranks take time. A few rounds are simulated; later rounds repeat
-the last one. The exposed part of a message belongs to the pass that sends it, as in the closed form; the rest delays
-the next rank.
+In the simulation, each task starts when its rank and its input are ready: a forward pass waits for the previous
+stage, a backward pass for the next one, and messages between ranks take time. A few rounds are simulated; later
+rounds repeat the last one. The exposed part of a message belongs to the pass that sends it, as in the closed
+form; the rest delays the next rank.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from paceline.plan.cost.step_time import (
 )
 from paceline.plan.models.architecture import Transformer
 
-_AHEAD = {"interleaved": 2, "zero-bubble": 1}  # forward passes ahead for each rank behind
+_AHEAD = {"interleaved": 2, "zero-bubble": 1}  # forward passes ahead for each later rank
 
 
 class Task(NamedTuple):
@@ -61,7 +62,7 @@ class Pipe(NamedTuple):
 
 
 def check(pipe: Pipe) -> None:
-    """Check the number of micro-batches.
+    """Check that the number of micro-batches suits the schedule.
 
     Raises:
         UsageError: There are too few, or an interleaved schedule needs a multiple of the ranks.
@@ -117,14 +118,17 @@ def _backward(pipe: Pipe, rank: int, turn: int) -> Task:
 
 
 def _chunk_and_micro_batch(pipe: Pipe, turn: int) -> tuple[int, int]:
-    """Return chunk and micro-batch of a turn: rounds of `ranks` micro-batches through each chunk."""
+    """Return chunk and micro-batch of a turn: `ranks` micro-batches pass each chunk before the next chunk starts."""
     rounds, within = divmod(turn, pipe.ranks * pipe.chunks)
     chunk, micro = divmod(within, pipe.ranks)
     return chunk, rounds * pipe.ranks + micro
 
 
 def most_saved(tasks: Sequence[Task]) -> int:
-    """Return the largest number of passes whose activations are kept; a split backward frees them at its end."""
+    """Return the largest number of passes whose activations are kept at once.
+
+    A split backward frees them at its end.
+    """
     kept = most = 0
     for task in tasks:
         kept += (task.kind == "forward") - (task.kind in ("backward", "weight"))
@@ -132,12 +136,12 @@ def most_saved(tasks: Sequence[Task]) -> int:
     return most
 
 
-_MOST_PLAYED = 64  # micro-batches, in whole rounds of as many as there are ranks; two rounds at least
+_MOST_PLAYED = 64  # largest number of simulated micro-batches, in rounds of as many as ranks; two rounds at least
 _KINDS = ("forward", "backward", "input", "weight")
 _NOBODY = -1
 
 Span = tuple[Task, float, float]  # a task, its begin and its end in seconds
-Spans = tuple[tuple[Span, ...], ...]  # of each rank
+Spans = tuple[tuple[Span, ...], ...]  # the spans of each rank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,12 +179,12 @@ class SimulatedPipeline:
 
     @property
     def idle(self) -> float:
-        """Return the share of the time in which the busiest rank waits."""
+        """Return the share of the total time in which the busiest rank waits."""
         return 1 - max(self.busy_s) / self.total_s
 
 
 def simulate(pipe: Pipe, passes: StagePasses) -> SimulatedPipeline:
-    """Simulate a pipeline.
+    """Simulate a pipeline and return its total time and the compute time of each rank.
 
     Raises:
         UsageError: The number of micro-batches does not suit the schedule.
@@ -196,7 +200,7 @@ def simulate(pipe: Pipe, passes: StagePasses) -> SimulatedPipeline:
 
 
 def spans(pipe: Pipe, passes: StagePasses) -> Spans:
-    """Return begin and end of every task, by rank, for all micro-batches.
+    """Return begin and end of every task in seconds, by rank, for all micro-batches.
 
     Raises:
         UsageError: The number of micro-batches does not suit the schedule.
@@ -210,19 +214,19 @@ def spans(pipe: Pipe, passes: StagePasses) -> Spans:
 
 @cache
 def micro_batches_saved(pipe: Pipe) -> tuple[float, ...]:
-    """Return the largest number of micro-batches kept by each rank; one of v chunks counts as 1/v."""
+    """Return the largest number of micro-batches that each rank keeps at once; one of v chunks counts as 1/v."""
     few = _shortened(pipe, 2) if pipe.schedule != "gpipe" else pipe
     return tuple(most_saved(tasks) / pipe.chunks for tasks in _task_orders(few))
 
 
 def tasks_of(pipe: Pipe) -> int:
-    """Return the number of tasks that a simulation has, as a measure of its cost."""
+    """Return the number of tasks in a simulation, as a measure of its cost."""
     few = _shortened(pipe, max(2, min(4, _MOST_PLAYED // pipe.ranks)))
     return few.ranks * few.chunks * few.micro_steps * (3 if pipe.schedule == "zero-bubble" else 2)
 
 
 def _shortened(pipe: Pipe, rounds: int) -> Pipe:
-    """Return a pipe with fewer rounds, and the same remainder of micro-batches."""
+    """Return the pipeline with fewer rounds and the same remainder of micro-batches."""
     over = pipe.micro_steps % pipe.ranks
     return pipe._replace(micro_steps=min(pipe.micro_steps, rounds * pipe.ranks + over))
 
@@ -233,12 +237,12 @@ def _busy(pipe: Pipe, passes: StagePasses) -> tuple[float, ...]:
 
 
 class _ScheduledTask(NamedTuple):
-    """A task with the indices of its duration, of its input and of its output."""
+    """A task with the indices of its duration, its input and its output."""
 
     lasts: int
     needs: int
     gives: int
-    to: int  # rank that may go on then; nobody, where it is this one
+    to: int  # rank that may continue after this task; `_NOBODY` if it is the same rank
 
 
 def _end_s(pipe: Pipe, passes: StagePasses) -> float:
@@ -246,7 +250,7 @@ def _end_s(pipe: Pipe, passes: StagePasses) -> float:
 
 
 def _ends(pipe: Pipe, passes: StagePasses) -> list[list[float]]:
-    """Simulate each rank as far as its inputs are ready, and again when it receives an input."""
+    """Return the end of each task by rank: a rank runs until an input is missing, and again when that input arrives."""
     durations, turns = _durations(passes), _scheduled_tasks(pipe)
     came: dict[int, float] = {_NOBODY: 0.0}
     ends: list[list[float]] = [[] for _ in turns]
@@ -305,10 +309,10 @@ def _scheduled_task(pipe: Pipe, task: Task) -> _ScheduledTask:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineStages:
-    """The ranks of a pipeline.
+    """The stages of a pipeline and their simulated schedule.
 
     Attributes:
-        blocks: Blocks of each stage, in pipeline order; stage s is on rank s modulo the ranks.
+        blocks: Number of blocks of each stage, in pipeline order; stage s is on rank s modulo the ranks.
         memory_bytes: Peak memory of each rank.
         run: The simulated schedule.
     """
@@ -335,7 +339,9 @@ def pipe_of(case: Case) -> Pipe:
 
 
 def simulate_case(case: Case, k: Constants) -> SimulatedCase:
-    """Simulate the pipeline of a case; unbalanced stages have equally many blocks if these divide.
+    """Return the prediction of a case by simulating its pipeline.
+
+    Unbalanced stages have equally many blocks if the number of blocks is divisible.
 
     Raises:
         TypeError: The model is not a transformer.
@@ -359,7 +365,7 @@ def simulate_case(case: Case, k: Constants) -> SimulatedCase:
 
 
 def ranks_memory(case: Case, k: Constants) -> PeakMemory:
-    """Predict the peak memory of each pipeline rank, of shape (ranks,).
+    """Return the predicted peak memory of each pipeline rank, of shape (ranks,).
 
     Raises:
         TypeError: The model is not a transformer.
@@ -385,7 +391,7 @@ def _passes(c: Columns, k: Constants, blocks: Sequence[int]) -> StagePasses:
     shard, sent = shard_s(c, k, each, n), sent_s(c, k)
     head = np.where(np.arange(len(n)) == len(n) - 1, head_s(c, k), 0.0)
     inner = np.ones(len(n))
-    inner[-1] = 0.0  # the last stage hands nothing on, the first nothing back
+    inner[-1] = 0.0  # the last stage sends nothing forward, the first nothing back
     forward = n * (each.forward.total + messages[0]) + shard[0] + head / 3 + inner * sent * k.stage_exposed
     backward = n * (each.backward.total + messages[1]) + shard[1] + head * 2 / 3 + inner[::-1] * sent * k.stage_exposed
     late = np.where(c.zero_bubble > 0, n * each.forward.matrix + head / 3, 0.0)
@@ -398,7 +404,7 @@ def _passes(c: Columns, k: Constants, blocks: Sequence[int]) -> StagePasses:
 
 
 def _places(pipe: Pipe, blocks: Sequence[int], *, tied: bool) -> PipelineRank:
-    """Return the part of the model on each rank; a tied embedding is on the first and on the last."""
+    """Return the part of the model on each rank; a tied embedding is on the first and on the last rank."""
     ranks = np.arange(pipe.ranks)
     first, last = ranks == 0, ranks == pipe.ranks - 1
     waiting = np.array(micro_batches_saved(pipe))

@@ -18,22 +18,22 @@ class Plan:
     step_parts: dict[str, float]
     memory_bytes: float  # as nvidia-smi shows it
     memory_parts: dict[str, float]
-    fits: float  # probability
-    stages: PipelineStages | None = None  # of a pipeline that was played
+    fits: float  # probability that the plan fits in memory
+    stages: PipelineStages | None = None  # the stages, if the pipeline was simulated
 
     @property
     def reserved_bytes(self) -> float:
-        """Return the memory that the allocator holds: all except the context."""
+        """Return the bytes that the allocator holds: all except the context."""
         return self.memory_bytes - self.memory_parts["context"]
 
     @property
     def allocated_bytes(self) -> float:
-        """Return the memory of tensors."""
+        """Return the bytes of tensors."""
         return self.reserved_bytes - self.memory_parts["fragmentation"]
 
     @property
     def samples_per_s(self) -> float:
-        """Return the throughput of the whole cluster."""
+        """Return the samples/s of the whole cluster."""
         return self.case.global_batch / self.step_s
 
     @property
@@ -60,7 +60,7 @@ def _left_to_the_program(how: Training, optimizer: str) -> str:
 
 
 def recipe_toml(plan: Plan, made_for: str, optimizer: str) -> str:
-    """Return the recipe of a plan; settings that are left to the program are comments."""
+    """Return the recipe of a plan as TOML; settings that are left to the program appear as comments."""
     how, layout = plan.case.training, plan.case.layout
     batch = f"{plan.case.global_batch:g} samples per step, micro-batches of {how.micro_batch:g}"
     lines = [f"# planned for {made_for}: {batch}", f"# {_left_to_the_program(how, optimizer)}", f'layout = "{layout}"']

@@ -1,18 +1,18 @@
 """The time of a training step: compute per block, messages, pipeline, optimizer.
 
-Compute. A product (m, k)·(k, n) takes 2mnk FLOPs at the rate that large products reach, plus a part of the time to read
-and write its operands. Flash attention takes 4·t·s·h·d FLOPs forward (half if causal) and 2.5 times that backward;
-unfused attention also moves its scores through memory. Everything else is bound by memory bandwidth. Nothing is faster
-than its kernels can be launched.
+Compute. A product (m, k)·(k, n) takes 2mnk FLOPs at the rate that large products reach, plus a part of the time
+to read and write its operands. Flash attention takes 4·t·s·h·d FLOPs forward (half if causal) and 2.5 times
+that backward; unfused attention also moves its scores through memory. All other operators are bound by memory
+bandwidth. No operator is faster than its kernels can be launched.
 
-Messages follow Hockney's latency and bandwidth on the slowest link of the group. Ranks are numbered with `tp` fastest,
-then `cp`, replicas, `pp`. A group of `size` ranks, `stride` apart, has `domain / stride` members in one domain of fast
-links; traffic between domains uses only the adapters of these members, because every other rank of the domain sends for
-a group of its own at the same time. Messages that can overlap with compute are exposed by a fitted share, and in full
-where they take longer than the compute.
+Messages follow Hockney's latency and bandwidth on the slowest link of the group. Ranks are numbered with `tp`
+fastest, then `cp`, replicas, `pp`. A group of `size` ranks, `stride` apart, has `domain / stride` members in
+one domain of fast links; traffic between domains uses only the adapters of these members, because every other
+rank of the domain sends for its own group at the same time. Of messages that can overlap with compute, a fitted
+share is exposed, and all that takes longer than the compute.
 
-A pipeline of p stages with m micro-batches in v chunks takes m periods of its slowest stage, plus (p - 1) / v to fill
-and drain; the best plans are simulated instead (`pipeline`).
+A pipeline of p stages with m micro-batches in v chunks takes m periods of its slowest stage, plus (p - 1) / v
+to fill and drain; the best plans are simulated instead (`pipeline`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def rate(c: Columns, k: Constants, size: Floats, stride: Floats) -> Floats:
 
 
 def gather_s(c: Columns, k: Constants, whole_bytes: Floats, size: Floats, stride: Floats) -> Floats:
-    """Return the time of an all-gather or a reduce-scatter of `whole_bytes`; an all-reduce takes two of them."""
+    """Return the seconds of an all-gather or a reduce-scatter of `whole_bytes`; an all-reduce takes two of them."""
     inside = np.clip(c.domain / stride, 1.0, size)
     between = np.log2(np.maximum(size / inside, 1.0))
     latency = k.message_s * (np.minimum(inside, 8.0) - 1.0) + k.hop_s * between
@@ -42,7 +42,7 @@ def gather_s(c: Columns, k: Constants, whole_bytes: Floats, size: Floats, stride
 
 
 def exchange_s(c: Columns, k: Constants, sent_bytes: Floats, size: Floats, stride: Floats) -> Floats:
-    """Return the time of an all-to-all in which every rank sends `sent_bytes`; each rank has its own adapter."""
+    """Return the seconds of an all-to-all in which each rank sends `sent_bytes` through its own network adapter."""
     inside = np.clip(c.domain / stride, 1.0, size)
     fast = sent_bytes * (inside - 1) / size / (k.link_share * c.link)
     slow = sent_bytes * (size - inside) / size / (k.network_share * c.network)
@@ -51,15 +51,15 @@ def exchange_s(c: Columns, k: Constants, sent_bytes: Floats, size: Floats, strid
 
 
 def hand_over_s(c: Columns, k: Constants, sent_bytes: Floats, stride: Floats) -> Floats:
-    """Return the time of one message to the rank `stride` further on."""
+    """Return the seconds of one message to the rank that is `stride` ranks further."""
     outside = stride * 2 > c.domain
     speed = np.where(outside, k.network_share * c.network, k.link_share * c.link)
     return sent_bytes / speed + np.where(outside, k.hop_s, k.message_s)
 
 
-_HIDDEN_PASSES = 14.0  # of the hidden width forward: two norms, two residual sums, rotary, copies
+_HIDDEN_PASSES = 14.0  # multiples of the hidden width moved forward: two norms, two residual sums, rotary, copies
 _BACKWARD_PASSES = 1.7  # activations moved in the backward pass, relative to the forward pass
-# Kernels of a block in the forward pass, and additions by kind.
+# Kernel launches of a block in the forward pass, and extra launches by kind.
 _LAUNCHES = {
     "fused": 26.0,
     "eager": 44.0,
@@ -79,7 +79,7 @@ class TimeParts:
     matrix: Floats
     attention: Floats
     bandwidth: Floats
-    launch: Floats  # time added by launching
+    launch: Floats  # time added because kernels are launched too slowly
 
     @property
     def total(self) -> Floats:
@@ -96,12 +96,12 @@ class BlockTime:
 
 
 def block_time(c: Columns, k: Constants) -> BlockTime:
-    """Return the time of the mean block of a model."""
+    """Return the seconds of the average block of a model, forward and backward."""
     matrix, scores, moved = _matrix_s(c, k), _attention_s(c, k), _moved_s(c, k)
     again = c.recompute_full
     beside = _beside_s(c, k)
     forward = _floored(c, k, matrix + beside, scores[0], moved, 1.0 + 0.0 * matrix)
-    weights = np.where(c.adapters > 0, 1.0, 2.0)  # frozen weights want no gradient of their own
+    weights = np.where(c.adapters > 0, 1.0, 2.0)  # frozen weights need no weight gradient
     backward = _floored(
         c,
         k,
@@ -114,7 +114,7 @@ def block_time(c: Columns, k: Constants) -> BlockTime:
 
 
 def head_s(c: Columns, k: Constants) -> Floats:
-    """Return the time of the output layer and the loss, forward and backward, on their rank."""
+    """Return the seconds of the output layer and the loss, forward and backward, on the rank that has them."""
     t = tokens(c) * c.head_share
     share = np.where(c.wide > 0, k.matrix_wide, 1.0) * _by_family(c, k)
     products = 3 * _product_s(
@@ -139,7 +139,7 @@ def _matrix_s(c: Columns, k: Constants) -> Floats:
 
 
 def _beside_s(c: Columns, k: Constants) -> Floats:
-    """Return the time of low-rank products beside frozen ones, which have 16 bits or more."""
+    """Return the seconds of the low-rank products of adapters, which have 16 bits or more."""
     share = np.where(c.wide > 0, k.matrix_wide, 1.0) * _by_family(c, k)
     flops = 2 * tokens(c) * c.trainable / c.layers / c.tp
     return np.where(c.deep_adapters == 1, flops / (c.ceiling_wide * share), 0.0)
@@ -207,7 +207,10 @@ def _moved_s(c: Columns, k: Constants) -> Floats:
 
 
 def _floored(c: Columns, k: Constants, matrix: Floats, scores: Floats, moved: Floats, launches: Floats) -> TimeParts:
-    """Return the parts of one pass; launching adds the smooth maximum of device and host time."""
+    """Return the parts of one pass; the launch part is the time added because launches are slower than the GPU.
+
+    It is the smooth maximum of GPU and host time, minus the GPU time.
+    """
     kernels = np.where(c.fused > 0, _LAUNCHES["fused"], _LAUNCHES["eager"]) + sparse_share(c) * _LAUNCHES["expert"]
     adapters = np.maximum(1.0, c.wide_adapters * (4 + c.matrices) / 2)  # relative to adapters on queries and values
     kernels = kernels * (1 + 0.5 * c.low_bits) + (c.deep_adapters == 1) * _LAUNCHES["adapter"] * adapters
@@ -218,7 +221,7 @@ def _floored(c: Columns, k: Constants, matrix: Floats, scores: Floats, moved: Fl
     return TimeParts(matrix=matrix, attention=scores, bandwidth=moved, launch=(busy**4 + host**4) ** 0.25 - busy)
 
 
-_OPTIMIZER_BYTES = 30.0  # that Adam reads and writes per weight: gradient, two moments, the weight, its copy
+_OPTIMIZER_BYTES = 30.0  # bytes that Adam reads and writes per weight: gradient, two moments, the weight, its copy
 _ROUNDING = 1e-9  # share of a sum
 
 
@@ -252,9 +255,9 @@ class PipelinePace:
     """The slowest rank of a pipeline, and the time of all micro-batches.
 
     Attributes:
-        blocks: Number of its blocks.
-        has_head: Whether it has the output layer, 1.0 or 0.0.
-        pipeline_s: Time from the first forward pass to the last backward pass.
+        blocks: Number of blocks of the slowest rank.
+        has_head: Whether that rank has the output layer, 1.0 or 0.0.
+        pipeline_s: Seconds from the first forward pass to the last backward pass.
     """
 
     blocks: Floats
@@ -263,7 +266,13 @@ class PipelinePace:
 
 
 def step(c: Columns, k: Constants, played: PipelinePace | None = None) -> StepTime:
-    """Predict the step of every case, with the pace of simulated pipelines, or else by a closed form."""
+    """Return the predicted step time of each case by part.
+
+    Args:
+        c: The cases.
+        k: The fitted constants.
+        played: The result of simulated pipelines; None: pipelines are predicted by a closed form.
+    """
     each = block_time(c, k)
     tensor, expert = sum(tensor_s(c, k)), sum(expert_s(c, k))
     compute = each.forward.total + each.backward.total
@@ -291,10 +300,10 @@ def step(c: Columns, k: Constants, played: PipelinePace | None = None) -> StepTi
 
 
 def _pace(c: Columns, k: Constants, each: BlockTime, each_s: Floats) -> PipelinePace:
-    """Return the pace of the slowest stage: m of its periods, and (p - 1) / v of the others to fill and drain.
+    """Return the slowest rank and the pipeline time: m periods of the slowest stage, and (p - 1) / v of the others.
 
-    If stages are not balanced, blocks that do not divide leave room for the embedding and the output layer, which then
-    count as blocks. A zero-bubble schedule computes weight gradients in the bubble.
+    If stages are not balanced and the number of blocks is not divisible, embedding and output layer count as
+    blocks. A zero-bubble schedule computes weight gradients in the bubble.
     """
     others, ends = fullest_blocks(c)
     head, balanced = head_s(c, k), c.balanced > 0
@@ -314,15 +323,16 @@ def _hand_s(c: Columns, k: Constants) -> Floats:
 
 
 def sent_s(c: Columns, k: Constants) -> Floats:
-    """Return the time of one message between neighbours in a pipeline."""
+    """Return the seconds of one message between neighbours in a pipeline."""
     sent_bytes = tokens(c) * c.hidden * c.element_bytes / c.tp
     return np.where(c.pp > 1, hand_over_s(c, k, sent_bytes, c.gpus / c.pp), 0.0)
 
 
 def tensor_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
-    """Return the time of tensor- and context-parallel messages in one block, forward and backward.
+    """Return the seconds of tensor- and context-parallel messages in one block, forward and backward.
 
-    Each pass has two all-reduces or their equivalent. Keys and values go round once forward and twice backward.
+    Each pass has two all-reduces or their equivalent. Keys and values are gathered once forward and twice
+    backward.
     """
     one = 2 * gather_s(c, k, tokens(c) * c.hidden * c.element_bytes, c.tp, 0 * c.tp + 1)
     exposed = np.where(c.overlap_tensor > 0, k.tensor_exposed, 1.0)
@@ -332,14 +342,14 @@ def tensor_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
 
 
 def expert_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
-    """Return the time to send tokens to their experts and back, forward and backward."""
+    """Return the seconds to send tokens to their experts and back, forward and backward."""
     sent = tokens(c) / c.tp * c.top_k * c.hidden * c.element_bytes
     once = sparse_share(c) * 2 * exchange_s(c, k, sent, c.ep, 0 * c.ep + 1) * k.expert_exposed
     return once, once
 
 
 def shard_s(c: Columns, k: Constants, each: BlockTime, blocks: Floats) -> tuple[Floats, Floats]:
-    """Return the exposed time to gather sharded weights in each pass, and to scatter their gradients."""
+    """Return the exposed seconds to gather sharded weights in each pass, and to reduce-scatter their gradients."""
     size = c.shard * c.cp * c.shard_parameters
     weights = (c.block_params + c.expert_params / c.ep) / c.layers / c.tp * blocks
     trained = np.where(c.adapters > 0, 0.0, 1.0)
@@ -351,10 +361,10 @@ def shard_s(c: Columns, k: Constants, each: BlockTime, blocks: Floats) -> tuple[
 
 
 def _reduce_s(c: Columns, k: Constants, compute: Floats) -> Floats:
-    """Return the exposed time to reduce gradients over replicas, and to gather weights if the optimizer is sharded.
+    """Return the exposed seconds to reduce gradients over replicas, and to gather weights if the optimizer is sharded.
 
-    It overlaps with the last backward pass and, for the weights, with the next forward pass. Replicas of sharded
-    weights reduce only their shards.
+    The reduction overlaps with the last backward pass, and the gathering with the next forward pass. Replicas
+    of sharded weights reduce only their shards.
     """
     w = weights_of(c)
     sharded = c.shard_parameters > 0

@@ -1,1 +1,1 @@
-"""What is trained: the architecture of a model, from a name, numbers, a config file, a module or a running program."""
+"""Reads the architecture of a model: from a name, numbers, a config file, a module or a running program."""

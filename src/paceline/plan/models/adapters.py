@@ -1,11 +1,11 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021) beside frozen weights, also 4-bit weights (Dettmers et al. 2023).
+"""Low-rank adapters (LoRA, Hu et al. 2021) on frozen weights, also on 4-bit weights (Dettmers et al. 2023).
 
-Beside a product of in x out, an adapter has two products: in x rank and rank x out. Activation memory is counted as in
-Hugging Face's PEFT: fp32 matrices, inputs converted to fp32, and dropout before them.
+An adapter adds two matrix products, in x rank and rank x out, to a frozen product of in x out. Activation
+memory is counted as in Hugging Face's PEFT: fp32 matrices, inputs converted to fp32, and dropout before them.
 
-In a module, an adapter is recognised by its shapes, whatever its name: the smallest part with one frozen matrix of in x
-out and two trained ones, of in x rank and rank x out, in either orientation. All trained weights must belong to such
-pairs.
+In a module, an adapter is recognized by its shapes, whatever its name: the smallest part with one frozen matrix
+of in x out and two trained ones, of in x rank and rank x out, in either orientation. All trained weights must
+belong to such pairs.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class Adapted:
     """The trained part of a model with frozen weights; by default nothing is frozen."""
 
     adapters: Adapters = ""
-    trainable: int = 0  # weights
-    frozen_bits: float = 16.0  # of a frozen weight
+    trainable: int = 0  # number of trained weights
+    frozen_bits: float = 16.0  # bits of a frozen weight
     adapted_share: float = 1.0  # with `lora_all`: share of the inputs of a block's products that have adapters
 
 
 Where = Literal["qv", "all-linear"]
-# Bits that a frozen weight takes; of four bits with a scale of 32 for each 64 of them (NF4 of bitsandbytes).
+# Bits of a frozen weight in memory; 4-bit weights (NF4 of bitsandbytes) have a 32-bit scale for each 64 weights.
 FROZEN_BITS = {4: 4.5, 8: 8.0, 16: 16.0, 32: 32.0}
 
 
@@ -63,7 +63,7 @@ def low_rank_adapters(model: Model, rank: int, where: Where, bits: int) -> Adapt
 
 
 def _products(model: Transformer, where: Where) -> Iterator[tuple[int, int]]:
-    """Return inputs and outputs of the products of a block that have adapters."""
+    """Yield input and output width of each product of a block that has adapters."""
     queries, values = model.heads * model.head_dim, model.kv_heads * model.head_dim
     yield model.hidden, queries
     yield model.hidden, values
@@ -76,10 +76,10 @@ def _products(model: Transformer, where: Where) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class AdapterPair:
-    """The two matrices of an adapter beside a frozen one.
+    """The two matrices of an adapter on a frozen matrix.
 
     Attributes:
-        name: Dotted name of the module that has them.
+        name: Dotted name of the module that contains them.
         inputs: Input width of the frozen matrix and of the first adapter matrix.
     """
 
@@ -88,7 +88,7 @@ class AdapterPair:
 
 
 def frozen_part(module: ModulePart) -> ModulePart:
-    """Return a module without its trained weights."""
+    """Return a copy of a module without its trained weights."""
     return replace(
         module,
         weights=tuple(weight for weight in module.weights if weight.frozen),
@@ -130,19 +130,19 @@ def adapted_model(pairs: Sequence[AdapterPair], model: Transformer, trainable: i
     return Adapted(
         adapters="lora_all",
         trainable=trainable,
-        frozen_bits=round(8 * frozen_bytes, 1),  # norms may have more
+        frozen_bits=round(8 * frozen_bytes, 1),  # norms may have more bits
         adapted_share=min(1.0, sum(pair.inputs for pair in pairs) / _inputs(model)),
     )
 
 
 def _inputs(model: Transformer) -> int:
-    """Return the input widths of all products of all blocks: queries, keys, values, output, and feed-forward."""
+    """Return the sum of the input widths of all products of all blocks."""
     outer = model.heads * model.head_dim
     return model.layers * ((5 if model.gated else 4) * model.hidden + outer + model.ffn)
 
 
 def _pairs(part: ModulePart, name: str) -> Iterator[AdapterPair]:
-    """Return the adapters in a module.
+    """Yield the adapters in a module.
 
     Raises:
         UsageError: A trained weight does not belong to an adapter.

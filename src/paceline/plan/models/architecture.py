@@ -13,10 +13,10 @@ from paceline.core.errors import UsageError
 
 Kernels = Literal["eager", "fused"]
 
-# Values where neither a user nor a file says.
+# Values used if neither the user nor a file gives them.
 USUAL_SEQ = 2048
 USUAL_TOP_K = 2
-MASKED_SHARE = 0.16  # of the positions of a sample, which a masked language model predicts
+MASKED_SHARE = 0.16  # share of positions that a masked language model predicts
 
 # What an error proposes if a model cannot be read.
 DESCRIBE_BY_NUMBERS = "describe the model with options, such as --params 8b --layers 32 --hidden 4096 --heads 32"
@@ -35,7 +35,7 @@ class Transformer:
     ffn: int  # width of a dense feed-forward
     vocab: int
     seq: int
-    gated: bool = False  # SwiGLU and its kind: three matrices in place of two
+    gated: bool = False  # SwiGLU and similar: three matrices instead of two
     tied: bool = True  # the output layer is the embedding
     causal: bool = True
     positions: int = 0  # learned position embeddings
@@ -44,9 +44,11 @@ class Transformer:
     expert_ffn: int = 0
     shared_ffn: int = 0  # width of the experts that every token passes
     dense_layers: int = 0  # leading blocks without experts, in a model that has them
-    attention_weights: int = 0  # of one block, where the usual count does not hold (latent or cross attention)
-    span: float = 1.0  # scores per token against `seq`: a memory of earlier segments, relative positions
-    head_share: float = 1.0  # of the positions that the output layer works at: masked ones only in BERT
+    attention_weights: int = 0  # of one block, if the usual count does not apply (latent or cross attention)
+    span: float = (
+        1.0  # scores per token relative to `seq`: above 1 with memory of earlier segments or relative positions
+    )
+    head_share: float = 1.0  # share of positions that the output layer computes; in BERT only masked ones
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab", "seq"):
@@ -55,7 +57,7 @@ class Transformer:
 
     @property
     def attention_params(self) -> int:
-        """Return the attention weights of one block."""
+        """Return the number of attention weights in one block."""
         if self.attention_weights:
             return self.attention_weights
         return 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
@@ -67,7 +69,7 @@ class Transformer:
 
     @property
     def block_params(self) -> int:
-        """Return the weights of all blocks with experts; biases and norms (below 0.1%) are left out."""
+        """Return the number of weights in all blocks, experts included; biases and norms (below 0.1%) are left out."""
         matrices = 3 if self.gated else 2
         dense = (self.layers - self.sparse_layers) * matrices * self.hidden * self.ffn
         return (
@@ -79,12 +81,12 @@ class Transformer:
 
     @property
     def expert_params(self) -> int:
-        """Return the weights of all routed experts."""
+        """Return the number of weights of all routed experts."""
         return self.sparse_layers * self.experts * (3 if self.gated else 2) * self.hidden * self.expert_ffn
 
     @property
     def embedding_params(self) -> int:
-        """Return the weights of the embeddings and of an untied output layer."""
+        """Return the number of weights of the embeddings and of an untied output layer."""
         return self.hidden * (self.vocab * (1 if self.tied else 2) + self.positions)
 
     @property
@@ -94,7 +96,7 @@ class Transformer:
 
     @property
     def head_blocks(self) -> float:
-        """Return the cost of the output layer, in blocks, by the weights that a token uses."""
+        """Return the cost of the output layer in blocks, by the number of weights that a token uses."""
         active = self.block_params - self.expert_params
         active += self.sparse_layers * self.top_k * (3 if self.gated else 2) * self.hidden * self.expert_ffn
         return self.vocab * self.hidden * self.layers / active
@@ -102,9 +104,9 @@ class Transformer:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvNet:
-    """A convolutional network, as the cost of one sample.
+    """A convolutional network, described by its cost for one sample.
 
-    Bytes are those of activations at two bytes per element, which a layer-wise execution reads and writes.
+    Activations are counted in elements, because their bytes depend on the number format.
     """
 
     name: str
@@ -112,7 +114,7 @@ class ConvNet:
     flops: float  # of one forward pass over one sample; a multiply-add is two
     narrow_flops: float  # the part in depthwise and grouped convolutions, which run slowly on matrix units
     outputs: float  # elements that convolutions write for one sample, normalised and activated afterwards
-    kept: float  # elements of one sample that wait for the backward pass
+    kept: float  # elements of one sample that are kept for the backward pass
     kept_bytes: float = 0.0  # bytes of indices and masks, which have the same size in every format
     layers: int  # convolutions
     gated: bool = False  # swish and squeeze-and-excitation in every block, which read and scale the maps once more

@@ -14,19 +14,19 @@ from paceline.plan.models.module_tree import ModulePart, image_network_of, modul
 
 _NUMBERS = f"{DESCRIBE_BY_NUMBERS} --seq 4096"
 _FORMATS = {"bfloat16": "bf16", "float16": "fp16"}
-_ALL = 0.95  # share of the weights that an optimizer must have for a plan to hold
+_ALL = 0.95  # least share of the weights that an optimizer must update for a valid plan
 _ADAM_BYTES = 8.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CapturedProgram:
-    """The model of a program, and its training choices.
+    """The model of a program and its training settings.
 
     Attributes:
         samples: Samples of one step of one rank.
         states: Bytes of a trained weight, of its gradient, and of its optimizer state.
         adapted: The trained part, if weights are frozen.
-        told: Remarks on what was seen and what was assumed.
+        told: Remarks on what was captured and what was assumed.
     """
 
     model: Model
@@ -40,7 +40,11 @@ class CapturedProgram:
 
 
 def read_program(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> CapturedProgram:
-    """Read the note of `monitor.first_step`; numbers that are given change the model.
+    """Return the model and the settings of a program, from the record of its first step.
+
+    Args:
+        note: The record, as `monitor.first_step` wrote it.
+        numbers: Fields of the model that the user gave; they override the captured ones.
 
     Raises:
         UsageError: The program does not train all weights or adapters of one model, on tokens or images.
@@ -92,7 +96,7 @@ def _refused(note: Mapping[str, Any], why: str) -> UsageError:
 
 
 def _network(note: Mapping[str, Any], module: ModulePart, numbers: Mapping[str, Any]) -> tuple[Model, int]:
-    """Return the model, and the samples of a forward pass."""
+    """Return the model, and the number of samples of a forward pass."""
     name, batch = note["model"]["class"], note["batch"]
     products = note.get("products", [])
     if batch is not None and not batch["whole_numbers"] and any(each["kind"] == "convolution" for each in products):
@@ -104,9 +108,9 @@ def _network(note: Mapping[str, Any], module: ModulePart, numbers: Mapping[str, 
 
 
 def _with_output(found: Transformer, note: Mapping[str, Any]) -> Transformer:
-    """Return a classifier of samples with a negligible output layer, if the outputs have no vocabulary."""
+    """Return the model; if it classifies whole samples, its output layer gets a negligible cost."""
     wide = [each for each in note.get("products", []) if each["channels"] == found.vocab]
-    made = [shape for shape in note.get("made", []) if len(shape) > 1]  # and not a loss alone
+    made = [shape for shape in note.get("made", []) if len(shape) > 1]  # outputs other than a scalar loss
     if found.tied and made and not wide and not any(found.vocab in shape for shape in made):
         return replace(found, head_share=1.0 / found.seq, causal=False)
     return found

@@ -21,9 +21,9 @@ class _Conv:
     inputs: int
     outputs: int
     kernel: int
-    side: int  # of its output, in pixels
+    side: int  # side of its output in pixels
     groups: int = 1
-    maps: float = 2.0  # maps of its output size that are kept: for the normalisation, and for the next layer
+    maps: float = 2.0  # number of output-sized maps kept for backward: for the normalisation and for the next layer
 
     @property
     def params(self) -> int:
@@ -120,7 +120,7 @@ def _bottleneck(inputs: int, middle: int, outputs: int, before: int, side: int, 
 
 
 def _squeeze(channels: int, side: int, ratio: int) -> Iterator[_Conv]:
-    """Return the two small layers of squeeze-and-excitation, and its scaling pass over the whole map."""
+    """Yield the two small layers of squeeze-and-excitation, and its scaling pass over the whole map."""
     yield _Conv(inputs=channels, outputs=channels // ratio, kernel=1, side=1)
     yield _Conv(inputs=channels // ratio, outputs=channels, kernel=1, side=1)
     yield _Conv(inputs=channels, outputs=channels, kernel=1, side=side, groups=channels, maps=1.0)
@@ -152,7 +152,7 @@ def _rounded(channels: float) -> int:
 
 
 def _ssd300(found: re.Match[str]) -> Iterator[_Conv]:
-    """Return ResNet-50 up to its third stage at 38 x 38, six extra scales and their heads."""
+    """Yield the layers of ResNet-50 up to its third stage at 38 x 38, six extra scales and their heads."""
     del found
     yield _Conv(inputs=3, outputs=64, kernel=7, side=150)
     inputs = 64

@@ -1,4 +1,4 @@
-"""A model that a Python factory builds, constructed on the meta device, where it takes no memory."""
+"""Creates the model of a Python factory on the meta device, where tensors use no memory."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from paceline.inprocess.first_step.saved_tensors import Kept
 from paceline.plan.models.architecture import Model
 from paceline.plan.models.module_tree import image_network_of, module_part, transformer_of
 
-_SAMPLES = 2  # batch normalisation in training takes no single value
+_SAMPLES = 2  # batch normalisation in training needs more than one value
 
 
 def model_from_factory(text: str, seq: int, image: int | None = None) -> Model:
-    """Build ``module:factory`` (or ``file.py:factory``) on the meta device and read its architecture.
+    """Create the model of ``module:factory`` (or ``file.py:factory``) on the meta device and return its architecture.
 
     Args:
-        text: Module and name of a function without arguments, or of a class.
+        text: Module and name of a class, or of a function without arguments.
         seq: Tokens per sample, which weights do not determine.
         image: Pixels on a side of a three-channel image, for a convolutional network.
 
     Raises:
-        UsageError: It does not exist, fails, or its architecture cannot be read.
+        UsageError: The factory does not exist, fails, or its architecture cannot be read.
         EnvironmentFault: torch is not installed.
     """
     try:
@@ -54,7 +54,7 @@ def model_from_factory(text: str, seq: int, image: int | None = None) -> Model:
 
 
 def _passed(module: Any, text: str, image: int) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Run a forward pass on images on the meta device; return its products and the saved tensors."""
+    """Run a forward pass on images on the meta device; return its products and the counts of saved tensors."""
     import torch
 
     found: list[dict[str, Any]] = []

@@ -1,8 +1,9 @@
-"""The transformer that a Hugging Face ``config.json`` describes: decoder, encoder, encoder-decoder or vision.
+"""Reads the transformer that a Hugging Face ``config.json`` describes: decoder, encoder, encoder-decoder or vision.
 
-An encoder-decoder is counted as the blocks of both, on samples with equally many tokens in and out; the cross attention
-of the decoder is averaged over all blocks. A vision transformer's tokens are its patches, and its output layer works at
-one of them. Config files omit defaults of their class: whether embeddings are tied is looked up by ``model_type``.
+An encoder-decoder is counted as the blocks of both, on samples with equally many input and output tokens; the
+cross attention of the decoder is averaged over all blocks. The tokens of a vision transformer are its patches,
+and its output layer computes one of them. Config files omit defaults of their class; whether embeddings are
+tied is then looked up by ``model_type``.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ _TEXT_PARTS = ("text_config", "llm_config", "language_config")
 
 
 def transformer_from_config(path: Path) -> Transformer:
-    """Read a ``config.json``.
+    """Return the transformer that a ``config.json`` describes.
 
     Raises:
         UsageError: The file cannot be read, or does not describe a supported transformer.
@@ -80,7 +81,7 @@ def transformer_from_config(path: Path) -> Transformer:
 
 
 def _text_part(config: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the part that describes the blocks, and a display name."""
+    """Return the part of a config that describes the text blocks, and a display name."""
     kind = str(config.get("model_type", ""))
     parts = [config[name] for name in _TEXT_PARTS if isinstance(config.get(name), dict)]
     if parts and kind not in _OTHERS and not config.get("hidden_size"):
@@ -104,10 +105,15 @@ class _ConfigFile:
         return any(self.config.get(name) is not None for name in names)
 
     def number(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """Return a count.
+        """Return a whole number from the config file.
+
+        Args:
+            names: Possible names of the value; the first one that the file has is used.
+            default: The result if the file has none of the names.
+            least: The smallest allowed value.
 
         Raises:
-            UsageError: It is missing and has no default, or is not a count.
+            UsageError: The value is missing and has no default, or is not a whole number of at least `least`.
         """
         name = next((each for each in names if self.has(each)), None)
         if name is None:
@@ -177,7 +183,7 @@ def _tied(said: _ConfigFile) -> bool:
 
 
 def _latent(said: _ConfigFile, hidden: int, heads: int, head_dim: int) -> dict[str, int]:
-    """Return the attention weights and the head width of latent attention (DeepSeek)."""
+    """Return the number of attention weights and the head width of latent attention (DeepSeek)."""
     if not said.has("kv_lora_rank"):
         return {"head_dim": head_dim}
     keys = said.number("qk_nope_head_dim") + said.number("qk_rope_head_dim")
@@ -252,7 +258,7 @@ def _vision(said: _ConfigFile) -> Transformer:
         ffn=said.number("intermediate_size", default=int(ratio * hidden) if isinstance(ratio, int | float) else 0),
         vocab=len(labels) if isinstance(labels, dict) and labels else _USUAL_LABELS,
         seq=seq,
-        positions=seq + channels * patch**2,  # and the layer that patches go through
+        positions=seq + channels * patch**2,  # plus the layer that embeds patches
         gated=bool(said.config.get("use_swiglu_ffn", False)),
         tied=True,
         causal=False,

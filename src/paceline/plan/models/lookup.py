@@ -1,10 +1,10 @@
-"""The model that a user means: a published name, numbers, a ``config.json`` or a ``module:factory``.
+"""Finds the model that a user names: a published name, numbers, a ``config.json`` or a ``module:factory``.
 
-``data/models.csv`` lists published architectures as their configuration files give them. Cross and relative attention
-are written as `attention_weights`, the mean over the blocks of encoder and decoder, an adaptive softmax as
-`head_share`.
+``data/models.csv`` lists published architectures as their configuration files give them. Cross and relative
+attention are given as `attention_weights`, the mean over the blocks of encoder and decoder; an adaptive softmax
+as `head_share`.
 
-Numbers that are not given are filled in with the usual proportions. If weights, depth and width are all given, the
+Missing numbers are filled in with the usual proportions. If weights, depth and width are all given, the
 feed-forward width follows: f = rest / (L·m·h) with m matrices. Numbers that contradict each other are refused.
 """
 
@@ -38,7 +38,7 @@ _VOCABULARY = {"gpt": 51200, "bert": 30528, "llama": 32000, "llama-gqa": 128256}
 
 
 def published_transformer(name: str) -> Transformer | None:
-    """Return the published model with this name; None if the name is not certain.
+    """Return the published model with this name; None if the name is unknown or ambiguous.
 
     ``LLAMA3_70B``, ``Llama-3.1-70B`` and ``DeepSeekV3 (w/o MTP)`` are all understood.
     """
@@ -158,10 +158,10 @@ def transformer_from_options(given: Mapping[str, Any], params: float | None, seq
 
 
 def check_heads(model: Transformer) -> Transformer:
-    """Check that the heads divide evenly, and return the model.
+    """Return the model if its key/value heads divide its attention heads and its experts are consistent.
 
     Raises:
-        UsageError: They do not.
+        UsageError: They are not.
     """
     if model.heads % model.kv_heads:
         raise UsageError(
@@ -194,7 +194,7 @@ def _shortly(weights: float) -> str:
 
 
 def _of_size(found: Transformer, given: Mapping[str, Any], params: float) -> Transformer:
-    """Widen the feed-forward (or that of the experts) until the model has the given number of weights."""
+    """Return the model with the feed-forward (or expert) width that gives it the requested number of weights."""
 
     def wide(width: int) -> Transformer:
         return replace(found, expert_ffn=width) if found.experts else replace(found, ffn=width)
@@ -215,7 +215,7 @@ _SCALES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 
 
 def parse_amount(text: str) -> float:
-    """Read a number such as ``8b``, ``70.6B``, ``300m`` or ``15t``.
+    """Return the number for a text such as ``8b``, ``70.6B``, ``300m`` or ``15t``.
 
     Raises:
         UsageError: The text is not a number above zero.

@@ -1,12 +1,13 @@
-"""Architectures read from the module tree of a model: weight shapes, and the products of one forward pass.
+"""Reads architectures from the module tree of a model: weight shapes, and the products of one forward pass.
 
 The blocks are the largest list of modules of one class. In a block, matrices whose name contains ``attn`` or
-``attention`` are attention, the others are the feed-forward. With hidden width h and A attention weights, the key/value
-heads are A/(2h²) - 1 of the heads. Experts are matrices under a name with ``expert`` (``shared``: used by every token),
-as a list of modules or stacked; the narrowest matrix has the width of one expert, and an expert whose matrices are
-three times that in total is gated. If blocks and embeddings do not explain the weights, the model is refused.
+``attention`` are attention, the others are the feed-forward. With hidden width h and A attention weights, the
+key/value heads are A/(2h²) - 1 of the heads. Experts are matrices under a name with ``expert`` (``shared``:
+used by every token), as a list of modules or stacked. The narrowest matrix has the width of one expert; an
+expert is gated if its matrices have three times as many weights in total. If blocks and embeddings do not
+explain the number of weights, the model is refused.
 
-A network that takes images is read from the products (convolutions and linear layers) that one forward pass computed.
+A network for images is read from the products (convolutions and linear layers) that one forward pass computed.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Weight:
     name: str
     shape: tuple[int, ...]
     number: int
-    frozen: bool = False  # no optimizer has it, or it wants no gradient
+    frozen: bool = False  # no optimizer updates it, or it needs no gradient
 
     @property
     def size(self) -> int:
@@ -46,7 +47,7 @@ class ModulePart:
     heads: int | None
     weights: tuple[Weight, ...]
     children: tuple[tuple[str, ModulePart], ...]
-    said: Mapping[str, int] = field(default_factory=dict)  # by attributes or a config
+    said: Mapping[str, int] = field(default_factory=dict)  # numbers that its attributes or its config state
 
     def parts(self) -> Iterator[ModulePart]:
         """Yield this module and all modules below it."""
@@ -55,7 +56,7 @@ class ModulePart:
             yield from child.parts()
 
     def named_weights(self, above: str = "") -> Iterator[tuple[str, Weight]]:
-        """Yield all weights with their dotted names; shared ones once per use."""
+        """Yield all weights with their dotted names; a shared weight appears once per use."""
         for weight in self.weights:
             yield above + weight.name, weight
         for name, child in self.children:
@@ -68,7 +69,7 @@ class ModulePart:
 
 
 def module_part(record: Mapping[str, Any]) -> ModulePart:
-    """Read the record of `inprocess.first_step.module_tree.described`."""
+    """Return the module tree for a record of `inprocess.first_step.module_tree.described`."""
     return ModulePart(
         kind=record["kind"],
         embedding=record["embedding"],
@@ -92,7 +93,7 @@ class Width:
 
 @dataclass(frozen=True, kw_only=True)
 class Experts:
-    """The experts of one block: their number, their width, and the width that all tokens share."""
+    """The experts of one block: their number, the width of each, and the width of experts that all tokens use."""
 
     count: int
     each: Width
@@ -102,7 +103,7 @@ class Experts:
 def experts_of(block: ModulePart, hidden: int) -> Experts | None:
     """Return the experts of a block; None if it has none."""
     named = list(block.named_weights())
-    # by the name after the list of experts: the number of an expert, or the name of a stacked weight
+    # key: the name after the list of experts, which is an expert's number or the name of a stacked weight
     routed = [(name.partition("expert")[2].split(".")[1], weight) for name, weight in named if is_routed(name)]
     stacked = [weight for _, weight in routed if len(weight.shape) == 3]
     listed = [(number, weight.size) for number, weight in routed if number.isdigit() and len(weight.shape) == 2]
@@ -127,7 +128,7 @@ def is_routed(name: str) -> bool:
 
 
 def width_of(sizes: Sequence[int], hidden: int) -> Width:
-    """Return the feed-forward width, from the numbers of weights of its matrices."""
+    """Return the feed-forward width from the numbers of weights of its matrices, and whether it is gated."""
     narrowest = min(sizes)
     return Width(ffn=max(1, narrowest // hidden), gated=round(sum(sizes) / narrowest) >= 3)
 
@@ -136,10 +137,15 @@ _UNEXPLAINED = 0.05  # share of the weights that may be neither block nor embedd
 
 
 def transformer_of(module: ModulePart, name: str, seq: int) -> Transformer:
-    """Read a transformer.
+    """Return the transformer that a module tree contains.
+
+    Args:
+        module: The module tree.
+        name: The name for messages.
+        seq: Tokens per sample.
 
     Raises:
-        UsageError: It has no blocks with attention and feed-forward, or they do not explain its weights.
+        UsageError: It has no blocks with attention and feed-forward, or they do not explain its number of weights.
     """
     blocks, embedding = blocks_of(module), _embedding(module)
     if blocks is None or embedding is None:
@@ -155,10 +161,10 @@ def transformer_of(module: ModulePart, name: str, seq: int) -> Transformer:
 
 
 def block_fields(module: ModulePart, name: str, blocks: list[ModulePart], hidden: int) -> dict[str, Any]:
-    """Return the fields of a transformer that its blocks determine.
+    """Return the fields of a `Transformer` that its blocks determine.
 
     Raises:
-        UsageError: Attention and feed-forward were not recognised.
+        UsageError: Attention and feed-forward were not recognized.
     """
     attention = _matrices(blocks[0])[0]
     sparse = [each for each in (experts_of(block, hidden) for block in blocks) if each]
@@ -184,7 +190,7 @@ def block_fields(module: ModulePart, name: str, blocks: list[ModulePart], hidden
 
 
 def attention_width(block: ModulePart) -> int | None:
-    """Return the narrowest side of a block's attention matrices."""
+    """Return the smallest dimension of a block's attention matrices; None without attention."""
     return min((min(each.shape) for each in _matrices(block)[0]), default=None)
 
 
@@ -194,7 +200,7 @@ def in_attention(name: str) -> bool:
 
 
 def _routed(top_k: int | None, sparse: list[Experts], blocks: int) -> dict[str, Any]:
-    """Return the fields of a transformer with experts."""
+    """Return the fields of a `Transformer` that describe its experts; empty without experts."""
     if not sparse:
         return {}
     first = sparse[0]
@@ -208,13 +214,13 @@ def _routed(top_k: int | None, sparse: list[Experts], blocks: int) -> dict[str, 
 
 
 def _near(module: ModulePart, blocks: list[ModulePart]) -> Iterator[ModulePart]:
-    """Yield a block and the modules around it; other parts of a vision-language model have other values."""
+    """Yield a block's modules and those around the block, because other parts of a model may have other values."""
     yield from blocks[0].parts()
     yield from _above(module, blocks[0]) or ()
 
 
 def _above(part: ModulePart, block: ModulePart) -> list[ModulePart] | None:
-    """Return the modules around a block, outermost first; None if it is not below `part`."""
+    """Return the modules around a block, outermost first; None if the block is not below `part`."""
     if part is block:
         return []
     found = next((each for _, child in part.children if (each := _above(child, block)) is not None), None)
@@ -222,18 +228,18 @@ def _above(part: ModulePart, block: ModulePart) -> list[ModulePart] | None:
 
 
 def _said(parts: Iterator[ModulePart], name: str) -> int | None:
-    """Return the first value that a module states for a name."""
+    """Return the first value that a module states for a name; None if none does."""
     return next((part.said[name] for part in parts if part.said.get(name)), None)
 
 
 def _head_dim(module: ModulePart, blocks: list[ModulePart]) -> int | None:
-    """Return the width of a head; for latent attention, the mean of keys and values."""
+    """Return the width of a head; for latent attention, the mean of keys and values; None if unknown."""
     keys, values, both = (_said(_near(module, blocks), f"{name}_dim") for name in ("keys", "values", "head"))
     return (keys + values) // 2 if keys and values else both
 
 
 def _kv_heads(said: int | None, heads: int, share: float) -> int:
-    """Return the key/value heads that the module states, or the divisor of `heads` closest to a share of them."""
+    """Return the stated number of key/value heads, or the divisor of `heads` closest to a share of `heads`."""
     if said and heads % said == 0:
         return said
     divisors = [each for each in range(1, heads + 1) if heads % each == 0]
@@ -241,7 +247,7 @@ def _kv_heads(said: int | None, heads: int, share: float) -> int:
 
 
 def _width(dense: list[ModulePart], hidden: int) -> Width | None:
-    """Return the feed-forward width of dense blocks. The two input matrices of a gated block may be one matrix."""
+    """Return the feed-forward width of dense blocks; None without any. A gated block may combine its input matrices."""
     forward = _matrices(dense[0])[1] if dense else []
     if not forward:
         return None
@@ -262,7 +268,7 @@ def _explained(found: Transformer, params: int) -> Transformer:
 
 
 def blocks_of(module: ModulePart) -> list[ModulePart] | None:
-    """Return the largest group of children of one class under one parent."""
+    """Return the group of same-class children of one parent with most weights and with attention; None without one."""
     best, most = None, 0
     for parent in module.parts():
         children = [child for _, child in parent.children if child.params]
@@ -275,7 +281,7 @@ def blocks_of(module: ModulePart) -> list[ModulePart] | None:
 
 
 def _matrices(block: ModulePart) -> tuple[list[Weight], list[Weight]]:
-    """Return the two-dimensional weights of attention, and the others."""
+    """Return the two-dimensional weights of a block: those of attention, and the others."""
     attention: list[Weight] = []
     rest: list[Weight] = []
     for name, weight in block.named_weights():
@@ -290,20 +296,20 @@ def _embedding(module: ModulePart) -> Weight | None:
 
 
 def _has_output(module: ModulePart, embedding: Weight) -> bool:
-    """Return whether a separate matrix leads back to the vocabulary."""
+    """Return whether the model has a separate output matrix with the shape of the embedding."""
     weights = (weight for _, weight in module.named_weights())
     return any(weight.shape == embedding.shape and weight.number != embedding.number for weight in weights)
 
 
-_MOSTLY = 0.5  # share of the FLOPs that convolutions must have
-_PATCHES = 0.25  # share of a vision transformer's weights that patches, positions and norms may have
+_MOSTLY = 0.5  # least share of the FLOPs in convolutions
+_PATCHES = 0.25  # largest share of a vision transformer's weights in patches, positions and norms
 _GATED = (".SiLU", ".Hardswish", ".SqueezeExcitation")
 
 
 def image_network_of(
     module: ModulePart, name: str, products: Sequence[Mapping[str, Any]], kept: Mapping[str, int], samples: int
 ) -> Model:
-    """Read a network that takes images: convolutional, or a vision transformer.
+    """Return a network for images: convolutional, or a vision transformer.
 
     Args:
         module: The module tree.
@@ -313,7 +319,7 @@ def image_network_of(
         samples: Samples of the batch.
 
     Raises:
-        UsageError: It is neither.
+        UsageError: The network is neither.
     """
     flops = sum(_flops(products, samples))
     convolved = sum(_flops([each for each in products if each["kind"] == "convolution"], samples))
@@ -330,9 +336,10 @@ def image_network_of(
 
 
 def _vision(module: ModulePart, name: str, linear: Sequence[Mapping[str, Any]], samples: int) -> Transformer | None:
-    """Read a vision transformer: tokens are the positions of its largest layers, labels the outputs of its last layer.
+    """Return a vision transformer; None if the module is none.
 
-    Weights that blocks and labels do not explain belong to patches and positions, and must be a small share.
+    Its tokens are the positions of the largest layers, its labels the outputs of the last layer. Weights
+    outside blocks and labels belong to patches and positions, and must be a small share.
     """
     blocks = blocks_of(module)
     hidden = attention_width(blocks[0]) if blocks else None
@@ -349,7 +356,7 @@ def _vision(module: ModulePart, name: str, linear: Sequence[Mapping[str, Any]], 
 def _convnet(
     module: ModulePart, name: str, products: Sequence[Mapping[str, Any]], kept: Mapping[str, int], samples: int
 ) -> ConvNet:
-    """Count a network by its convolutions; a linear layer counts as a convolution at one position."""
+    """Return a network by its convolutions; a linear layer counts as a convolution at one position."""
     flops = sum(_flops(products, samples))
     return ConvNet(
         name=name,

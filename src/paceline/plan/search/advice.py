@@ -1,4 +1,4 @@
-"""The advice for one cluster: the best plan, alternatives, its cost, and the effect of more machines."""
+"""The advice for one cluster: the best plan, alternatives, the cost, and the effect of more GPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NARROWER = {"fp32": ("tf32", "bf16"), "tf32": ("bf16",), "bf16": ("fp8",), "fp1
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """The amount to train, and the price of the machines if it was given."""
+    """How much to train, and the price of the machines if the user gave it."""
 
     tokens: float | None = None
     samples: float | None = None
@@ -29,10 +29,10 @@ class Target:
     today: date
 
     def steps(self, wish: Wish) -> int | None:
-        """Return the number of steps; None without a target.
+        """Return the number of training steps; None without a target.
 
         Raises:
-            UsageError: The target is in tokens, and samples have none.
+            UsageError: The target is in tokens, but the model's samples have no tokens.
         """
         if self.tokens is not None and not isinstance(wish.model, Transformer):
             raise UsageError(f"samples of {wish.model.name} have no tokens; give --target-samples")
@@ -43,7 +43,7 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Scaled:
-    """The best plan on another number of machines, with the same batch.
+    """The best plan on another number of GPUs, with the same global batch.
 
     Attributes:
         efficiency: Samples/s per GPU, relative to the requested plan.
@@ -66,7 +66,7 @@ class Advice:
     cost: TrainingCost | None
     largest_micro_batch: int
     scaling: tuple[Scaled, ...]
-    formats: tuple[Plan, ...]  # the best plans with products in narrower formats that the card has: other rounding
+    formats: tuple[Plan, ...]  # the best plans in narrower number formats of the GPU, which round differently
 
     @property
     def best(self) -> Plan | None:
@@ -75,10 +75,10 @@ class Advice:
 
 
 def advise(wish: Wish, machines: Machines, target: Target, fitted: Fitted) -> Advice:
-    """Search one cluster, and other sizes and formats of it.
+    """Return the best plans on a cluster, and on other sizes and number formats.
 
     Raises:
-        UsageError: No configuration divides the request.
+        UsageError: No configuration divides the cluster, the batch and the model.
     """
     found = search(wish, fitted)
     best = found.plans[0] if found.plans else None
@@ -104,7 +104,7 @@ def exposed(plan: Plan) -> float:
 
 
 def _formats(wish: Wish, fitted: Fitted) -> Iterator[Plan]:
-    """Yield the best plan in each narrower format of the GPU; the engine supports all of them."""
+    """Yield the best plan in each narrower number format that the GPU has."""
     narrower = _NARROWER.get(wish.precision, ()) if isinstance(wish.model, Transformer) else ()
     for name in narrower:
         if name in wish.cluster.gpu.peak_flops:
@@ -126,6 +126,6 @@ def _scaling(wish: Wish, best: Plan, fitted: Fitted) -> tuple[Scaled, ...]:
 
 
 def _counts(wish: Wish) -> Sequence[int]:
-    """Return half, one, two, four and eight times the GPUs, and one more node."""
+    """Return the GPU counts to compare: half, one, two, four and eight times as many, and one more node."""
     count, per_node = wish.cluster.count, wish.cluster.per_node
     return sorted({max(1, count // 2), count, count + per_node, 2 * count, 4 * count, 8 * count})

@@ -1,4 +1,4 @@
-"""The search for the best batches of a convolutional network, with one replica on each GPU."""
+"""The search for the best micro-batch of a convolutional network, with one replica on each GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.plan.search.wish import SearchResult, Wish, unbeaten
 
 
 def replica_cases(whole: Case, batch: int, micro_batch: int | None) -> list[Case]:
-    """Return a case for each size of the micro-batch: powers of two, or the given one.
+    """Return a case for each size of the micro-batch: powers of two, or only the given one.
 
     Raises:
         UsageError: The layout is not dp only, needs another number of GPUs, or does not divide the batch.
@@ -38,7 +38,7 @@ def replica_cases(whole: Case, batch: int, micro_batch: int | None) -> list[Case
 
 
 def search_convnet(wish: Wish, model: ConvNet, fitted: Fitted) -> SearchResult:
-    """Search the micro-batch sizes of a convolutional network that each GPU holds a copy of."""
+    """Return the best micro-batch sizes of a convolutional network with one replica on each GPU."""
     cases = replica_cases(
         Case(
             model=model, layout=wish.layout or Layout(dp=wish.cluster.count), training=_loop(wish), cluster=wish.cluster

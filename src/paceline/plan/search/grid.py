@@ -1,9 +1,10 @@
-"""All configurations of a model on a cluster: layouts that divide, with their batches, recomputation and schedules.
+"""Lists all configurations of a model on a cluster: layouts, micro-batches, recomputation and pipeline schedules.
 
-Tensor parallelism stays within the fast links and divides the heads, expert parallelism divides the replicas, and each
-pipeline stage has at least one block. GPipe needs more memory than 1F1B and takes as long, so it is tried only on
-request. Torch does not run zero-bubble schedules with compiled stages, so they are tried on request or without fused
-kernels. With `by_engine`, the rules of `paceline.train` decide which layouts are allowed.
+Tensor parallelism stays within the fast links and divides the heads, expert parallelism divides the replicas,
+and each pipeline stage has at least one block. GPipe needs more memory than 1F1B and takes as long, so it is
+tried only on request. torch does not run zero-bubble schedules with compiled stages, so they are tried on
+request or without fused kernels. With `by_engine`, the rules of `paceline.train` decide which layouts are
+allowed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from paceline.train.parallel.pp import Pipeline
 
 @cache
 def engine_refusal(layout: Layout) -> str:
-    """Return why the engine does not support a layout, in its words; empty if it does."""
+    """Return the engine's message if it does not support a layout; empty if it does."""
     try:
         parse(str(layout))
     except UsageError as error:
@@ -35,12 +36,12 @@ def engine_refusal(layout: Layout) -> str:
 
 @cache
 def engine_chunks(schedule: Schedule) -> int:
-    """Return the stages per rank of a schedule in the engine."""
+    """Return the number of stages per rank that the engine uses for a schedule."""
     return Pipeline(schedule=schedule).stages_each
 
 
 def adapters_refusal(adapted: Adapted, layout: Layout) -> str:
-    """Return why frozen weights do not support a layout; empty if they do."""
+    """Return why a layout does not support quantized frozen weights; empty if it does."""
     inner = [axis for axis in ("tp", "pp", "cp", "ep") if getattr(layout, axis) > 1]
     if adapted.frozen_bits >= 16 or not inner:
         return ""
@@ -51,12 +52,12 @@ def adapters_refusal(adapted: Adapted, layout: Layout) -> str:
 
 
 _MOST_STAGES = 64
-_MORE_CHUNKS = 4  # stages per rank that are tried beside those of the engine
+_MORE_CHUNKS = 4  # number of stages per rank that is tried in addition to the engine's
 
 
 @dataclass(frozen=True, kw_only=True)
 class GridQuery:
-    """The inputs that determine the configurations; clusters of equal size and links share them."""
+    """The values that determine the configurations; clusters of equal size and links share one query."""
 
     model: Transformer
     count: int
@@ -75,7 +76,7 @@ class GridQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """All configurations of a query, as columns without machines, and counts of refused ones by reason."""
+    """All configurations of a query, as columns without machines, and the counts of refused ones by reason."""
 
     choices: tuple[tuple[Layout, Training], ...]
     columns: Columns | None
@@ -84,7 +85,7 @@ class Grid:
 
 @lru_cache(maxsize=64)
 def grid_of(question: GridQuery) -> Grid:
-    """Return all configurations.
+    """Return all configurations of a query.
 
     Raises:
         UsageError: The given layout needs another number of GPUs, or does not divide the model.
@@ -117,10 +118,10 @@ def grid_of(question: GridQuery) -> Grid:
 
 
 def _check_divides(model: Transformer, layout: Layout) -> None:
-    """Check that a given layout divides the model.
+    """Check that the axes of a given layout divide the model's heads, tokens and experts.
 
     Raises:
-        UsageError: It does not.
+        UsageError: An axis does not.
     """
     wholes = (
         ("tp", model.heads, "attention heads"),
@@ -143,7 +144,13 @@ def _check_divides(model: Transformer, layout: Layout) -> None:
 
 
 def layouts(model: Transformer, count: int, fast: int) -> Iterator[Layout]:
-    """Yield the layouts of `count` GPUs that the model allows; `fast` of them share fast links."""
+    """Yield the layouts of `count` GPUs that the model allows.
+
+    Args:
+        model: The model.
+        count: Number of GPUs.
+        fast: Number of GPUs that share fast links.
+    """
     for tp, pp, cp in product(_divisors(count), repeat=3):
         if tp > fast or tp > model.kv_heads * 8 or model.heads % tp or pp > min(model.layers, _MOST_STAGES):
             continue
@@ -155,7 +162,7 @@ def layouts(model: Transformer, count: int, fast: int) -> Iterator[Layout]:
 
 
 def _replicated(replicas: int, fast: int, axes: dict[str, int]) -> Iterator[Layout]:
-    """Yield layouts with all weights replicated, sharded over all replicas, or over those with fast links."""
+    """Yield layouts with weights not sharded, sharded over all replicas, or sharded over those with fast links."""
     near = max(1, fast // axes["tp"] // axes["cp"])
     for shard in sorted({1, replicas, *([near] if replicas % near == 0 else [])}):
         yield Layout(dp=replicas // shard, shard=shard, **axes)
@@ -204,7 +211,7 @@ def _why_none(question: GridQuery, layout: Layout, per_replica: int) -> str:
 
 
 def _turns(question: GridQuery, layout: Layout, micro_steps: int, way: Recompute) -> Iterator[tuple[Schedule, int]]:
-    """Yield schedules and stages per rank that the micro-batches and blocks allow."""
+    """Yield the schedules, with stages per rank, that the micro-batches and blocks allow."""
     if layout.pp == 1:
         yield "1f1b", 1
         return
@@ -215,7 +222,7 @@ def _turns(question: GridQuery, layout: Layout, micro_steps: int, way: Recompute
         chunked = schedule in CHUNKED
         if micro_steps < layout.pp or (chunked and micro_steps % layout.pp):
             continue
-        if schedule == "zero-bubble" and way != "none":  # a backward pass in two would recompute in both
+        if schedule == "zero-bubble" and way != "none":  # both halves of a split backward pass would recompute
             continue
         own = engine_chunks(schedule)
         for chunks in sorted({own, _MORE_CHUNKS}) if chunked and not question.by_engine else [own]:

@@ -1,6 +1,7 @@
-"""The best machines: every instance of the price table, in clusters of several sizes, each with its best layout.
+"""Finds the best machines: every instance type of the price table in clusters of several sizes.
 
-Machines are compared by closed forms. For those that no others beat in both time and money, pipelines are simulated.
+Each cluster has its best layout. Machines are compared by closed forms. Pipelines are simulated only for
+machines that no other beats in both time and money.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ class MachineOffer:
     hours: float
     usd: float
     spot: SpotRisk | None
-    spread: float  # relative error of hours and price that four of five predictions stay below
+    spread: float  # relative error that hours and price of four of five predictions stay below
 
     def ends(self, value: float) -> tuple[float, float]:
-        """Return the interval around a number of hours or dollars."""
+        """Return the lower and upper bound around a number of hours or dollars, from the spread."""
         return value / (1 + self.spread), value * (1 + self.spread)
 
 
@@ -45,7 +46,7 @@ class OfferLimits:
     hours: float | None = None
     region: str | None = None
     nodes: tuple[int, ...] = _NODES
-    table: tuple[Instance, ...] | None = None  # of prices; None: the one that is shipped
+    table: tuple[Instance, ...] | None = None  # table of prices; None: the built-in one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,13 @@ class Offers:
 
 
 def find_offers(wish: Wish, steps: int, limits: OfferLimits, fitted: Fitted) -> Offers:
-    """Plan for every instance of the price table.
+    """Return the offers of all instance types in the price table.
+
+    Args:
+        wish: What to train. The cluster is replaced by each offer's.
+        steps: Number of training steps.
+        limits: Limits on price, time and region.
+        fitted: The fitted constants.
 
     Raises:
         UsageError: No instance is within the limits.
@@ -88,7 +95,7 @@ def find_offers(wish: Wish, steps: int, limits: OfferLimits, fitted: Fitted) -> 
             else:
                 refused["over a limit"] += 1
     found.sort(key=lambda each: (each.usd, each.hours))
-    best = unbeaten(found, lambda offer: offer.hours)  # the cheapest first
+    best = unbeaten(found, lambda offer: offer.hours)  # found is sorted by price
     simulated = [search(replace(wish, cluster=each.machines.cluster), fitted) for each in best]
     closer = [_priced(each.machines, result, steps, fitted) for each, result in zip(best, simulated, strict=True)]
     kept = tuple(each for each in closer if _within(each, limits))
@@ -104,7 +111,7 @@ def find_offers(wish: Wish, steps: int, limits: OfferLimits, fitted: Fitted) -> 
 
 
 def _offer(wish: Wish, rented: tuple[Instance, int], steps: int, fitted: Fitted) -> MachineOffer | str:
-    """Plan by closed forms, which are enough to compare machines."""
+    """Return an offer predicted by closed forms, or the reason why there is none."""
     instance, nodes = rented
     if instance.on_demand_usd_h is None:
         return "no price"
@@ -139,7 +146,7 @@ def _within(offer: MachineOffer, limits: OfferLimits) -> bool:
 
 
 def _distinct(table: Sequence[Instance]) -> list[Instance]:
-    """Return the cheapest of instances that differ only in host processors and memory."""
+    """Return the cheapest instance among those that differ only in host processors and memory."""
     best: dict[tuple[str, str, str, float], Instance] = {}
     for each in table:
         key = (each.provider, each.region, each.gpu, each.gpu_count)

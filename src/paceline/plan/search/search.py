@@ -27,16 +27,16 @@ from paceline.plan.search.convnet_search import search_convnet
 from paceline.plan.search.grid import GridQuery, grid_of
 from paceline.plan.search.wish import SearchResult, Wish
 
-_MOST_TASKS = 100_000  # of pipelines that are played for one search
-_ROOM = 0.85  # simulated over closed-form memory at the least: the first stage has fewer blocks than the fullest
+_MOST_TASKS = 100_000  # limit on simulated pipeline tasks for one search
+_ROOM = 0.85  # least ratio of simulated to closed-form memory: the first stage has fewer blocks than the fullest
 
 
 def search(wish: Wish, fitted: Fitted, most_tasks: int = _MOST_TASKS) -> SearchResult:
-    """Search all configurations of a request.
+    """Return the fastest configurations that fit in memory.
 
     Args:
         wish: The request.
-        fitted: Constants of the formulas.
+        fitted: The fitted constants.
         most_tasks: Limit on simulated pipeline tasks; 0: closed forms only.
 
     Raises:
@@ -76,16 +76,16 @@ def search(wish: Wish, fitted: Fitted, most_tasks: int = _MOST_TASKS) -> SearchR
 
 @dataclass(frozen=True)
 class _Candidates:
-    """The predictions of all configurations; simulation overwrites its entries."""
+    """The predictions of all configurations; simulation overwrites entries."""
 
     seconds: Floats
     held: Floats
     chance: Floats
-    hopeful: NDArray[np.bool_]  # it surely fits, or may when it is played
+    hopeful: NDArray[np.bool_]  # it fits with enough certainty, or may do so when simulated
 
 
 def _simulate_front(cases: _Cases, looked: _Candidates, fitted: Fitted, most_tasks: int) -> dict[int, SimulatedCase]:
-    """Simulate the configurations on the front, fastest first, until all are simulated or the limit is reached."""
+    """Simulate the pipelines on the front, fastest first, until all are simulated or the limit is reached."""
     played: dict[int, SimulatedCase] = {}
     tasks = 0
     while tasks < most_tasks:
@@ -105,7 +105,7 @@ def _simulate_front(cases: _Cases, looked: _Candidates, fitted: Fitted, most_tas
 
 @dataclass(frozen=True)
 class _Cases:
-    """Configurations as cases, created on access."""
+    """Configurations as cases, each created when it is accessed."""
 
     wish: Wish
     choices: tuple[tuple[Layout, Training], ...]
@@ -116,7 +116,7 @@ class _Cases:
 
 
 def _front(looked: _Candidates) -> list[int]:
-    """Return the indices of the front: fastest first, each with less memory than those before."""
+    """Return the indices of the front: fastest first, each with less memory than those before it."""
     order = np.lexsort((looked.held, looked.seconds))
     order = order[looked.hopeful[order]]
     held = looked.held[order]

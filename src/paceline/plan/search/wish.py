@@ -1,4 +1,4 @@
-"""What a search is asked for, and its result."""
+"""The request and the result of a search for a configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPTIMIZER_BYTES = {
     "lion": 4.0,
     "muon": 4.0,
     "sgd-momentum": 4.0,
-    "adafactor": 0.1,  # rows and columns in place of a matrix
+    "adafactor": 0.1,  # a row and a column instead of a matrix
     "sgd": 0.0,
 }
 USUAL_OPTIMIZER = "adamw"
@@ -35,11 +35,11 @@ class Wish:
         global_batch: Samples per step.
         layout: The only layout to consider; None: all.
         micro_batch: The only micro-batch to consider; None: all.
-        states: Bytes of a weight, of its gradient, and of its optimizer state.
-        by_engine: Consider only what `paceline.train` supports.
+        states: Bytes of a trained weight, of its gradient, and of its optimizer state.
+        by_engine: Whether to consider only configurations that `paceline.train` supports.
         schedule: The only pipeline schedule to consider; None: those that may be best.
         optimizer: Name of the optimizer; `states` has its bytes.
-        adapted: The trained part, if weights are frozen; `states` are of it then.
+        adapted: The trained part, if weights are frozen.
     """
 
     model: Model
@@ -58,7 +58,7 @@ class Wish:
 
 
 def unbeaten(candidates: Sequence[Candidate], value: Callable[[Candidate], float]) -> list[Candidate]:
-    """Return the candidates whose value is below that of all before them."""
+    """Return the candidates, in the given order, whose value is below that of all candidates before them."""
     kept: list[Candidate] = []
     for each in candidates:
         if not kept or value(each) < value(kept[-1]):
@@ -71,10 +71,10 @@ class SearchResult:
     """The result of a search.
 
     Attributes:
-        plans: Plans that fit, fastest first; no other plan is faster and needs less memory.
+        plans: Plans that fit, fastest first, each with less memory than those before it.
         looked_at: Number of configurations.
         rejected: Counts of rejected configurations by reason.
-        nearest: The plan with the least memory, for the case that none fits.
+        nearest: The plan with the least memory, to report if no plan fits.
         played: Number of simulated pipelines.
     """
 

@@ -1,1 +1,1 @@
-"""Predictions held against published measurements."""
+"""Compares predictions with published measurements."""

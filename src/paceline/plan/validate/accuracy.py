@@ -1,11 +1,11 @@
 """The accuracy of predictions: errors of time and memory, ranking, fit, and the cost of wrong choices.
 
-The absolute percentage error of a row is |predicted / measured - 1|; the median and the 90th percentile are reported.
-The order is the share of pairs of rows of one source whose predicted step times are in the measured order (ties count
-for neither). Sources have equal weight in `median_of_sources`.
+The absolute percentage error of a row is |predicted / measured - 1|; the median and the 90th percentile are
+reported. The order is the share of pairs of rows of one source whose predicted step times are in the measured
+order (ties are not counted). In `median_of_sources` all sources have equal weight.
 
-A sweep is the rows of one source with the same model, cluster, sample length and format. The regret of a sweep is how
-much slower the row with the fastest prediction measured, compared with the fastest row.
+A sweep is the rows of one source with the same model, cluster, sample length and format. The regret of a sweep
+is how much slower the row with the fastest prediction was measured, compared with the fastest row.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from paceline.plan.cost.constants import SURE, Fitted, probability, regime_of
 from paceline.plan.validate.prediction import Prediction, predict_rows
 from paceline.plan.validate.published_rows import PublishedRow
 
-_APART = 0.05  # rows of a sweep that measured closer than this are as good as each other
+_APART = 0.05  # rows of a sweep whose measurements differ by less count as equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +43,17 @@ class PredictionErrors:
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfMemory:
-    """Rows with a predicted fit, by the outcome."""
+    """Counts of rows with a prediction of whether they fit in memory, by outcome."""
 
     right: int
-    wrong_fits: int  # said to fit, did not
-    wrong_ooms: int  # said not to fit, did
-    sure_wrong_fits: int  # the first, where the probability was above `constants.SURE`
+    wrong_fits: int  # predicted to fit, but out of memory
+    wrong_ooms: int  # predicted out of memory, but fit
+    sure_wrong_fits: int  # those of `wrong_fits` with a probability above `constants.SURE`
 
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """The predictions for a file of measurements, and the measurements."""
+    """A file of measurements, its predictions, and the errors."""
 
     rows: tuple[PublishedRow, ...]
     predictions: tuple[Prediction, ...]
@@ -66,7 +66,7 @@ class Validation:
 
 
 def validate(rows: Sequence[PublishedRow], fitted: Fitted) -> Validation:
-    """Predict every row, and compare."""
+    """Return the predictions for all rows and their errors."""
     predictions = predict_rows(rows, fitted.constants)
     pairs = list(zip(rows, predictions, strict=True))
     sources = _grouped(pairs, lambda row: row.source)
@@ -86,7 +86,7 @@ def validate(rows: Sequence[PublishedRow], fitted: Fitted) -> Validation:
 
 
 def regime(row: PublishedRow) -> str:
-    """Return the kind of training of a row."""
+    """Return the kind of training of a row, as `constants.regime_of` names it, or ``refused``."""
     return regime_of(row.cases[0]) if row.cases else "refused"
 
 
@@ -124,7 +124,7 @@ def _errors(pairs: Sequence[tuple[PublishedRow, Prediction]]) -> PredictionError
 
 
 def _compared(pairs: Sequence[tuple[PublishedRow, Prediction]]) -> list[tuple[PublishedRow, float, float]]:
-    """Return the rows whose step time is compared, with measured and predicted time."""
+    """Return the rows whose step time is compared, with measured and predicted seconds."""
     return [
         (row, row.step_s, found.step_s) for row, found in pairs if row.step_s and found.step_s and not row.out_of_memory
     ]
@@ -194,7 +194,7 @@ class ChoiceErrors:
 
 
 def choice_errors(pairs: Sequence[tuple[PublishedRow, Prediction]]) -> ChoiceErrors:
-    """Return the regret of choosing by predictions."""
+    """Return the regret of choosing configurations by their predictions."""
     sweeps: dict[str, list[tuple[float, float]]] = {}
     for sweep, measured, predicted in (_per_sample(*each) for each in _compared(pairs)):
         sweeps.setdefault(sweep, []).append((predicted, measured))
@@ -208,6 +208,6 @@ def choice_errors(pairs: Sequence[tuple[PublishedRow, Prediction]]) -> ChoiceErr
 
 
 def _loss(members: list[tuple[float, float]]) -> float:
-    """Return how much slower the predicted best is than the measured best, as a fraction."""
+    """Return how much slower the configuration with the fastest prediction is than the fastest one, as a fraction."""
     _, chosen = min(members)
     return chosen / min(measured for _, measured in members) - 1

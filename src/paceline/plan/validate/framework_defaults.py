@@ -1,9 +1,9 @@
-"""What training frameworks do by default: kernels, overlap, bytes per weight.
+"""The defaults of training frameworks: kernels, overlap, bytes per weight.
 
-These are facts about public code of its time, not fitted. Megatron-LM before 2023 had no flash attention and reduced
-gradients after the last backward pass; its successors overlap gradients and tensor-parallel messages. Since then,
-gradients are kept in 16 bits, except in FSDP and autocast, which keep fp32. LitGPT's ``bf16-true`` keeps everything in
-16 bits.
+These are facts about public code of its time, not fitted. Megatron-LM before 2023 had no flash attention and
+reduced gradients after the last backward pass; its successors overlap gradients and tensor-parallel messages.
+Since then, gradients are kept in 16 bits, except in FSDP and autocast, which keep fp32. LitGPT's ``bf16-true``
+keeps everything in 16 bits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from paceline.core.errors import UsageError
 from paceline.plan.cost.case import Attention, Recompute, Sharded
 from paceline.plan.models.architecture import Kernels
 
-_OVERLAP_SINCE = 2023  # and flash attention, and sequence parallelism
+_OVERLAP_SINCE = 2023  # also the year of flash attention and sequence parallelism
 _MIXED = {"weight_bytes": 4.0, "gradient_bytes": 4.0, "optimizer_bytes": 8.0}
 _PURE = {"weight_bytes": 2.0, "gradient_bytes": 2.0, "optimizer_bytes": 4.0}
 
@@ -24,7 +24,7 @@ MemoryKind = Literal["allocated", "reserved", "shown"]
 
 @dataclass(frozen=True, kw_only=True)
 class SoftwareDescription:
-    """The software of a published row, in its own words, lower case."""
+    """The software of a published row, as the source describes it, in lower case."""
 
     framework: str
     precision: str
@@ -44,7 +44,7 @@ def choices(said: SoftwareDescription) -> dict[str, Any]:
     modern = not old and _has(said.framework, "megatron", "bridge", "nemo")
     sharded = _sharded(said)
     if modern and sharded == "nothing":
-        sharded = "optimizer"  # its default: a distributed optimizer
+        sharded = "optimizer"  # the framework's default: a distributed optimizer
     return {
         "kernels": _kernels(said),
         "attention": _attention(said),
@@ -68,12 +68,12 @@ def memory_kind(framework: str) -> MemoryKind:
 
 
 def number_format(text: str) -> str:
-    """Return the format of matrix products for a word such as ``amp_bf16`` or ``FP8-CS``; "" for an empty one.
+    """Return the number format of matrix products for a word such as ``amp_bf16`` or ``FP8-CS``; "" for an empty word.
 
     Raises:
-        UsageError: The word is not a format.
+        UsageError: The word is not a known format.
     """
-    if "rowwise" in text:  # scaled row by row, products ran no faster than in 16 bits when this was published (2025)
+    if "rowwise" in text:  # row-wise scaled products ran no faster than 16-bit ones when this was published (2025)
         return "bf16"
     for word, found in (("fp4", "fp4"), ("fp8", "fp8"), ("bf16", "bf16"), ("bfloat16", "bf16"), ("tf32", "tf32")):
         if word in text:
@@ -86,7 +86,7 @@ def number_format(text: str) -> str:
 
 
 def recompute(text: str) -> dict[str, Any]:
-    """Return `recompute` and the share of recomputed blocks, for words such as ``selective-layer``."""
+    """Return the `recompute` fields of `Training` for a word such as ``selective-layer``."""
     if not text or text in ("none", "no", "false", "off", "disabled"):
         return {"recompute": "none"}
     if "layer" in text and "select" in text:

@@ -1,4 +1,4 @@
-"""Predictions for published rows: the candidates of each row as columns, and the fastest that fits."""
+"""Predicts published rows: the candidates of each row as columns, and the fastest candidate that fits."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class Prepared:
     timed: Columns | None
     kept: Columns | None
     owner: NDArray[np.int64]
-    networks: dict[int, Case]  # convolutional ones by row
-    kind: NDArray[np.int64]  # of memory that each row's source publishes, an index of KINDS
+    networks: dict[int, Case]  # convolutional networks by row
+    kind: NDArray[np.int64]  # kind of memory that each row's source publishes, an index of KINDS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The prediction for one row; None if it cannot be predicted, with the reason.
+    """The prediction for one row; its figures are None, with a reason, if the row cannot be predicted.
 
     Attributes:
         step_s: Seconds of a step.
         memory_bytes: Peak memory, in the kind of figure that the row's source publishes.
-        needed_bytes: Peak memory as nvidia-smi shows it, which must fit.
-        assumed: The choices that the row leaves open: the fastest that fits.
+        needed_bytes: Peak memory as nvidia-smi shows it, which must fit in the GPU.
+        assumed: The settings that the row leaves open, as in its fastest candidate that fits.
     """
 
     step_s: float | None = None
@@ -52,7 +52,7 @@ class Prediction:
 
 
 def predict_rows(rows: Sequence[PublishedRow], constants: Constants) -> list[Prediction]:
-    """Predict every row; a row that cannot be predicted keeps its reason."""
+    """Return the prediction for each row, or the reason why there is none."""
     prepared = prepare(rows)
     seconds, published = step_seconds(prepared, constants), memory_bytes(prepared, constants)
     picked = choose_candidates(prepared, constants)
@@ -123,7 +123,7 @@ def choose_candidates(prepared: Prepared, constants: Constants) -> NDArray[np.in
 
 
 def step_seconds(prepared: Prepared, constants: Constants) -> Floats:
-    """Return the step time of every row."""
+    """Return the step time of every row in seconds; NaN if it cannot be predicted."""
     found = np.full(prepared.count, np.nan)
     if prepared.timed is not None:
         picked = choose_candidates(prepared, constants)
@@ -134,7 +134,7 @@ def step_seconds(prepared: Prepared, constants: Constants) -> Floats:
 
 
 def memory_bytes(prepared: Prepared, constants: Constants) -> Floats:
-    """Return the peak memory of every row, in the kind of figure that its source publishes."""
+    """Return the peak memory of every row in bytes, in the kind of figure that its source publishes; NaN if unknown."""
     found = np.full(prepared.count, np.nan)
     if prepared.kept is not None:
         picked = choose_candidates(prepared, constants)
@@ -148,6 +148,6 @@ def memory_bytes(prepared: Prepared, constants: Constants) -> Floats:
 
 
 def _of_kind(parts: dict[str, float], kind: str) -> float:
-    """Return the peak memory of a network, in the kind of figure that a source publishes."""
+    """Return the peak memory of a convolutional network, in the kind of figure that a source publishes."""
     left_out = {"allocated": ("fragmentation", "context"), "reserved": ("context",)}.get(kind, ())
     return sum(value for name, value in parts.items() if name not in left_out)

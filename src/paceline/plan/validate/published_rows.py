@@ -1,8 +1,8 @@
 """Published measurements: each row as a case to predict, and the measured figures to compare with.
 
-The columns are those of the calibration file in the documentation; any of them may be empty. Predictions never read the
-measured figures. If a row does not give the micro-batch or the recomputation, every choice is a candidate and the
-fastest one that fits is taken, because published configurations are usually tuned.
+The columns are those of the calibration file in the documentation; any of them may be empty. Predictions never
+use the measured figures. If a row does not give the micro-batch or the recomputation, every choice is a
+candidate and the fastest one that fits is used, because published configurations are usually tuned.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from paceline.plan.validate.framework_defaults import MemoryKind, SoftwareDescri
 REQUIRED = ("gpu", "n_gpus")
 _DELIMITERS = ",;\t"  # delimiters of spreadsheets in different locales
 _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d*)?")
-_USUAL_SEQ = {"llama": 4096, "llama-gqa": 4096}  # where the row does not say; GPT-like ones had GPT-2's
+_USUAL_SEQ = {"llama": 4096, "llama-gqa": 4096}  # if the row does not give it; for GPT-like models that of GPT-2
 _SEQ_OF_GPT2 = 1024
-_STEPS_OF_A_FULL_PIPELINE = 4  # micro-batches per stage where the global batch is not given
-_FITS_ALONE = 10e9  # weights; no GPU of today trains more by itself
-_USUAL_IMAGES = 256  # samples per GPU where a convolutional network's row does not say, or half as many that fit
-_ROOM_FOR_MAPS = 0.85  # of a card's memory
+_STEPS_OF_A_FULL_PIPELINE = 4  # micro-batches per stage if the global batch is not given
+_FITS_ALONE = 10e9  # weights; no current GPU trains a larger model alone
+_USUAL_IMAGES = 256  # samples per GPU if the row of a convolutional network gives none; fewer if these do not fit
+_ROOM_FOR_MAPS = 0.85  # share of a GPU's memory
 _SGD = {
     "weight_bytes": 4.0,
     "gradient_bytes": 4.0,
     "optimizer_bytes": 4.0,
-}  # with momentum, as such networks are trained
-_AVERAGE_OF_LONGEST = 0.3  # fine-tuning data padded to the longest sample: instruction sets have a median of a third
-_FILLED = 0.6  # of a sample of 512 tokens in a corpus of sentences
+}  # SGD with momentum, the usual optimizer of such networks
+_AVERAGE_OF_LONGEST = 0.3  # mean over longest sample in fine-tuning data: instruction sets have a median of a third
+_FILLED = 0.6  # share of real tokens in samples of 512 tokens from a corpus of sentences
 _INFINIBAND = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}  # Gb/s of one adapter
 
 
@@ -48,10 +48,10 @@ class PublishedRow:
     """One published configuration.
 
     Attributes:
-        cases: Candidates; the fastest that fits counts.
-        timed: The cases whose step time is compared; samples may be shorter than the longest one.
-        reason: Why it cannot be predicted, or "".
-        sweep: Key of rows of one source with the same model and machines.
+        cases: Candidate configurations; the fastest that fits is used.
+        timed: The cases whose step time is compared; their samples may be shorter than the longest one.
+        reason: Why the row cannot be predicted, or "".
+        sweep: Key shared by rows of one source with the same model and machines.
     """
 
     identity: str
@@ -67,7 +67,7 @@ class PublishedRow:
 
 
 def read_rows(path: Path) -> list[PublishedRow]:
-    """Read a file of measurements; an invalid row is kept with its reason.
+    """Return the rows of a file of measurements; an invalid row has a reason instead of a case.
 
     Raises:
         UsageError: The file cannot be read, or lacks the columns that name a machine.
@@ -95,7 +95,7 @@ def _whole(reader: csv.DictReader[str]) -> list[dict[str, str]]:
 
 
 def parse_row(row: Mapping[str, str]) -> PublishedRow:
-    """Return the configuration of a row; a row that cannot be predicted has the reason."""
+    """Return the configuration of a row, or a row with the reason why it cannot be predicted."""
     identity = row.get("id", "")
     source = row.get("source", "") or "unnamed"
     try:
@@ -117,7 +117,7 @@ def parse_row(row: Mapping[str, str]) -> PublishedRow:
 
 
 def parse_number(row: Mapping[str, str], name: str) -> float | None:
-    """Return a figure of a row; None if it is empty.
+    """Return a number in a row; None if it is empty.
 
     Raises:
         UsageError: It is not a number above zero.
@@ -137,7 +137,7 @@ def parse_number(row: Mapping[str, str], name: str) -> float | None:
 
 
 def parse_count(row: Mapping[str, str], name: str) -> int | None:
-    """Return a count of a row; None if it is empty.
+    """Return a whole number in a row; None if it is empty.
 
     Raises:
         UsageError: It is not a whole number above zero.
@@ -154,7 +154,7 @@ def _cases(row: Mapping[str, str]) -> tuple[Case, ...]:
     layout = _layout(row, cluster.count)
     fixed = choices(_said(row))
     fixed["precision"] = fixed["precision"] or ("bf16" if "bf16" in cluster.gpu.peak_flops else "fp16")
-    ceiling(cluster.gpu, fixed["precision"])  # refuses a format that the card lacks
+    ceiling(cluster.gpu, fixed["precision"])  # raises if the GPU lacks the format
     if _unsaid(row) and isinstance(model, Transformer) and model.params > _FITS_ALONE:
         raise UsageError(
             "the row contains no parallel layout (no axis and no sharding), and the model is too large for one GPU"
@@ -176,20 +176,20 @@ def _cases(row: Mapping[str, str]) -> tuple[Case, ...]:
 
 
 def _unsaid(row: Mapping[str, str]) -> bool:
-    """Return whether the row does not say how the model is distributed over its GPUs."""
+    """Return whether the row does not give a parallel layout."""
     axes = [row.get(axis, "") for axis in ("tp", "dp", "pp")]
     return not any(axis not in ("", "1") for axis in axes) and row.get("sharding", "").lower() in ("", "none")
 
 
 def _recomputed(row: Mapping[str, str], model: Model) -> tuple[str, ...]:
-    """Return the candidates for recomputation if the row does not say; empty if it does."""
+    """Return the candidates for recomputation if the row does not give it; empty if it does."""
     if row.get("act_ckpt") or not isinstance(model, Transformer):
         return ()
     return ("none", "cheap", "operators", "full")
 
 
 def _chunks(row: Mapping[str, str], model: Model, layout: Layout) -> list[int]:
-    """Return the candidates for chunks per rank: the published value, or all divisors if it is open."""
+    """Return the candidates for stages per rank: the published value, or all divisors of the blocks."""
     given = parse_count(row, "vpp")
     if given or row.get("micro_batch") or layout.pp == 1 or not isinstance(model, Transformer):
         return [given or 1]
@@ -251,7 +251,7 @@ def _ranks(row: Mapping[str, str]) -> int:
 
 
 def _network(text: str) -> float | None:
-    """Read ``1600Gbps/node RoCE``, ``8x HDR IB/node`` or ``400Gb/s RDMA per GPU`` as bytes/s per node, one way."""
+    """Return bytes/s per node, one way, for ``1600Gbps/node RoCE`` or ``8x HDR IB/node``; None if unknown."""
     words = text.lower()
     for name, gbps in _INFINIBAND.items():
         words = re.sub(rf"\b{name}({gbps})?\b", f"{gbps}gb", words)
@@ -302,7 +302,7 @@ def _model(row: Mapping[str, str]) -> Model:
 
 
 def _even_stages(params: float, pp: int) -> dict[str, int]:
-    """Return depth and width of a model of known size, with a depth that divides into its pipeline stages."""
+    """Return depth and width for a number of weights, with a depth that the pipeline stages divide."""
     usual = transformer_from_numbers("", params=params, seq=1)
     layers = max(1, round(usual.layers / pp)) * pp
     return {"layers": layers, "hidden": max(128, round((params / 12 / layers) ** 0.5 / 128) * 128)}
@@ -359,7 +359,7 @@ def _is_padded(model: Transformer) -> bool:
 
 
 def _step_s(row: Mapping[str, str], case: Case, timed: Case) -> float | None:
-    """Return the measured step time of the timed case, from any published figure; rates include padding."""
+    """Return the measured step time in seconds from any published figure; published rates include padding."""
     step = parse_number(row, "iter_time_s")
     if step is not None:
         return step
