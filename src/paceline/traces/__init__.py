@@ -1,10 +1,10 @@
-"""Profiler captures: read, analyzed, matched across ranks. Findings about captures are in ``explain``."""
+"""Reads, analyzes and compares profiler captures of one or more ranks. ``explain`` derives findings from them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-# Windows of a capture and the events that each holds; `analyze.gpu_time` defines them.
+# Windows of a capture and the events in each; `analyze.gpu_time` defines them.
 WINDOWS: Mapping[str, str] = {
     "all": "every GPU event",
     "steps": "the GPU work that the marked steps launched",

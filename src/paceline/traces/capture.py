@@ -1,4 +1,4 @@
-"""A capture as columns: the events of one GPU or one rank, their launches, the marked steps, the collectives."""
+"""A capture in columns: the events of one GPU or one rank, their launches, the marked steps, the collectives."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class CollectiveCall:
     end_ns: int
     bytes: int | None = None  # the larger of input and output bytes of one rank
     size: int | None = None  # ranks of the group
-    members: str = ""  # of the group, as the capture tells them; "" where it does not
+    members: str = ""  # members of the group as the capture gives them; "" if unknown
     number: int | None = None  # sequence number within the group; None: unknown
-    between_two: bool = False  # sent by one rank to another: not a collective of the group
+    between_two: bool = False  # a point-to-point message, not a collective of the group
 
 
 COMPUTE, COMMUNICATION, COPY = 0, 1, 2  # classes of GPU events; copies are copies and sets of memory
@@ -39,7 +39,7 @@ class GpuEvents:
     class_: NDArray[np.uint8]
     name: NDArray[np.int32]  # place in `names`
     stream: NDArray[np.int64]
-    correlation: NDArray[np.int64]  # with its launch; -1: none
+    correlation: NDArray[np.int64]  # id that the event shares with its launch; -1: none
     names: Sequence[str]
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class GpuEvents:
 
 @dataclass(frozen=True, kw_only=True)
 class Launches:
-    """Calls on the host that share a correlation id with GPU work."""
+    """Calls on the host that launched GPU work; both have the same correlation id."""
 
     start_ns: Ns
     end_ns: Ns
@@ -73,7 +73,7 @@ class Launches:
 
 @dataclass(frozen=True, kw_only=True)
 class HostActivity:
-    """Activity of the training process, as far as the capture shows it."""
+    """Activity of the training process on the host, as far as the capture shows it."""
 
     loader: Union = EMPTY  # fetching batches
     loader_is_serial: bool | None = None  # whether the loader has no workers; None: no loader is seen
@@ -94,18 +94,18 @@ class Capture:
     """The recorded activity of one rank, or of one GPU of an Nsight export."""
 
     source: str  # the file, as it was given
-    rank: int | None  # None: the file does not tell
+    rank: int | None  # None: unknown
     world: int | None
     gpu: str | None  # the device's name
-    device: int | None  # the number of the device, where a file has several
+    device: int | None  # number of the device, if the file has several
     events: GpuEvents
     launches: Launches
     steps: Sequence[MarkedStep]
     host: HostActivity
     calls: Sequence[CollectiveCall] = ()  # collectives, on the GPU and on the host
-    problems: Sequence[str] = ()  # data that could not be read, and where
-    captured_ns: tuple[int, int] | None = None  # from the first event to the last, of the host too; None: not known
-    host_name: str | None = None  # of the machine; None: the file does not tell
+    problems: Sequence[str] = ()  # messages about data that could not be read
+    captured_ns: tuple[int, int] | None = None  # times of the first and last event, host events included; None: unknown
+    host_name: str | None = None  # name of the machine; None: unknown
     devices: NDArray[np.int64] | None = None  # GPU number of each event, -1: unknown; None: the capture has one GPU
     device_names: Mapping[int, str | None] = field(default_factory=dict)
 
@@ -114,7 +114,7 @@ NO_LAUNCH_NS = int(np.iinfo(np.int64).min)  # no launch in the capture
 
 
 def launched_at(correlation: NDArray[np.int64], launches: Launches) -> Ns:
-    """Return the first launch time for each correlation id, or `NO_LAUNCH_NS`."""
+    """Return the start of the first launch with each correlation id in nanoseconds, or `NO_LAUNCH_NS`."""
     if not len(launches.start_ns) or not len(correlation):
         return np.full(len(correlation), NO_LAUNCH_NS, np.int64)
     order = np.lexsort((launches.start_ns, launches.correlation))

@@ -4,8 +4,8 @@ With |A| the length of the union of A,
 
     overlap(A, B) = |A| + |B| - |A + B|,      |A without B| = |A + B| - |B|
 
-so every result follows from unions. Nothing is rounded. An interval that ends before it begins counts as empty;
-profilers write such intervals.
+so every result follows from unions. Nothing is rounded. Profilers sometimes write intervals that end before
+they begin; these count as empty.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Ns = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class Union:
-    """Disjoint intervals in order, each with a length, separated by gaps."""
+    """Disjoint intervals in order, each with a positive length, separated by gaps."""
 
     starts_ns: Ns
     ends_ns: Ns
 
     @property
     def length_ns(self) -> int:
-        """Return the total length."""
+        """Return the total length in nanoseconds."""
         return int((self.ends_ns - self.starts_ns).sum())
 
     @property
@@ -50,7 +50,7 @@ def union_of(starts_ns: Ns, ends_ns: Ns) -> Union:
         order = np.argsort(starts_ns, kind="stable")
         starts_ns, ends_ns = starts_ns[order], ends_ns[order]
     reached = np.maximum.accumulate(ends_ns)
-    apart = np.flatnonzero(starts_ns[1:] > reached[:-1])  # the last ones before a gap
+    apart = np.flatnonzero(starts_ns[1:] > reached[:-1])  # indices of the last intervals before a gap
     return Union(
         starts_ns=np.concatenate((starts_ns[:1], starts_ns[apart + 1])),
         ends_ns=np.concatenate((reached[apart], reached[-1:])),
@@ -91,7 +91,7 @@ def difference(first: Union, second: Union) -> Union:
 
 
 def length_before(union: Union, times_ns: Ns) -> Ns:
-    """Return the length of a union before each of some times."""
+    """Return the length of the part of a union before each of the given times, in nanoseconds."""
     lengths = np.append(0, np.cumsum(union.ends_ns - union.starts_ns))
     place = np.searchsorted(union.starts_ns, times_ns, side="right")
     beyond = np.append(0, union.ends_ns)[place] - times_ns

@@ -1,7 +1,7 @@
-"""A window of captures as one file for Perfetto and chrome://tracing: ranks side by side, on one clock.
+"""Writes a window of captures to one file for Perfetto and chrome://tracing: several ranks on one clock.
 
-The file keeps everything that the profiler recorded in the window: arguments, shapes, stacks, and the arrows from
-launches to GPU work. Processes are renumbered, so that processes of different ranks stay apart.
+The file keeps everything that the profiler recorded in the window: arguments, shapes, stacks, and the arrows
+from launches to GPU work. Processes are renumbered, so that those of different ranks stay separate.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def parse_window(text: str) -> ExportWindow:
 
 
 def sources_and_shifts(traces: Traces) -> tuple[dict[str, Path], dict[str, float]]:
-    """Return the files by the names of their ranks, and the clock offsets of the ranks in microseconds."""
+    """Return the files by rank name, and the clock offsets in microseconds by rank name."""
     sources: dict[str, Path] = {}
     moved: dict[str, float] = {}
     for rank in traces.ranks:
@@ -77,9 +77,9 @@ def export_window(sources: Mapping[str, Path], moved_us: Mapping[str, float], be
     """Return a window of captures as JSON.
 
     Args:
-        sources: Files by the names of their ranks.
-        moved_us: Clock offsets of the ranks.
-        between: The window; None: the longest marked step of the first capture, or all of it.
+        sources: Files by rank name.
+        moved_us: Clock offsets of the ranks in microseconds.
+        between: The window; None: the longest marked step of the first capture, or all of it without marked steps.
 
     Raises:
         UsageError: There are too many ranks, a file is an Nsight export, or the window is empty.
@@ -108,7 +108,7 @@ def write_export(path: Path, data: bytes) -> None:
     """Write an export, gzipped if the file name ends in ``.gz``.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     path.write_bytes(gzip.compress(data, 6) if path.suffix == ".gz" else data)
 
@@ -147,7 +147,7 @@ def _longest(events: Sequence[Json]) -> ExportWindow | None:
 
 
 def _ends(events: Sequence[Json], between: ExportWindow | None) -> tuple[float, float]:
-    """Return the window in microseconds of the capture's clock."""
+    """Return start and end of the window in microseconds of the capture's clock."""
     first = min((event["ts"] for event in events if _is_timed(event)), default=0.0)
     if between is None:
         return first, float("inf")

@@ -1,1 +1,1 @@
-"""Captures, analyzed: time by class, idle time, collectives, the critical path, what-if."""
+"""The analysis of captures: time by class, idle time, collectives, the critical path, and what-if replays."""

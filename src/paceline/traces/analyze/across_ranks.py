@@ -1,4 +1,4 @@
-"""Kernels and launchers added up over all ranks, and the ranks with the most unusual shares of time."""
+"""Totals of kernels and launchers over all ranks, and the ranks whose shares of time differ most from the others."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LAUNCHER_KINDS: Mapping[str, str] = {"operator": "Operators", "module": "Modules
 
 
 def kernels_over(ranks: Iterable[RankTrace]) -> list[Kernel]:
-    """Return the kernels of all ranks, added up by name, by descending total time."""
+    """Return the kernels of all ranks, summed by name, by descending total time."""
     own: dict[str, list[Kernel]] = defaultdict(list)
     for rank in ranks:
         for kernel in rank.kernels:
@@ -34,7 +34,7 @@ def kernels_over(ranks: Iterable[RankTrace]) -> list[Kernel]:
 
 
 def launchers_over(ranks: Iterable[RankTrace]) -> dict[str, list[Launcher]]:
-    """Return operators, modules and lines of all ranks, added up by name; unknown kinds are left out."""
+    """Return operators, modules and lines of all ranks, summed by name, for each kind with known names."""
     known = [rank.launchers for rank in ranks if rank.launchers is not None]
     if not all(one.on_cpu for one in known):
         known = [one for one in known if not one.on_cpu]
@@ -53,7 +53,7 @@ def is_on_cpu(ranks: Iterable[RankTrace]) -> bool:
 
 
 def share_of(total_ns: int, among: Sequence[Kernel] | Sequence[Launcher]) -> float:
-    """Return the share of `total_ns` in the total of these kernels or launchers; 0 if they took no time."""
+    """Return `total_ns` as a share of the total of these kernels or launchers; 0 if their total is 0."""
     return total_ns / (sum(one.total_ns for one in among) or 1)
 
 
@@ -67,18 +67,18 @@ def _added(found: Iterable[Launcher]) -> list[Launcher]:
     return sorted(added, key=lambda one: (-one.total_ns, one.name))
 
 
-PARTS = ("compute", "communication", "copy", "idle")  # of a span; communication and copies are the exposed ones
+PARTS = ("compute", "communication", "copy", "idle")  # parts of a span; only exposed communication and copies count
 
 
 def shares_of(rank: RankTrace) -> dict[str, float]:
-    """Return the shares of a rank's span by `PARTS`, which add up to 1; all zero if the span is empty."""
+    """Return the shares of a rank's span by `PARTS`, which sum to 1; all zero if the span is empty."""
     own = rank.breakdown
     parts = (own.compute_ns, own.exposed_communication_ns, own.exposed_copy_ns, own.idle_ns)
     return {name: ns / own.span_ns if own.span_ns else 0.0 for name, ns in zip(PARTS, parts, strict=True)}
 
 
 def most_unusual(ranks: Sequence[RankTrace], most: int) -> list[RankTrace]:
-    """Return at most `most` ranks, in their order: those whose shares of time differ most from the median."""
+    """Return up to `most` ranks whose shares of time differ most from the median, in their original order."""
     if len(ranks) <= most:
         return list(ranks)
     each = [shares_of(rank) for rank in ranks]

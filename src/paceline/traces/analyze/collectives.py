@@ -1,22 +1,25 @@
-"""Collectives, matched across ranks on aligned clocks: who waited, for whom, and the bandwidth of the rest.
+"""Collectives, matched across ranks on aligned clocks: waiting times, the ranks that cause them, and bandwidth.
 
-Newer captures number the collectives of a process group: the same number is the same collective. Otherwise the ranks of
-a group run its collectives in the same order, so the k-th of a kind on one rank is the k-th on the others; if some
-ranks have more, the ones that end together are matched. Point-to-point messages are not collectives and are left out.
+Newer captures number the collectives of a process group: the same number is the same collective. Otherwise the
+ranks of a group run its collectives in the same order, so the k-th of a kind on one rank is the k-th on the
+others; if some ranks have more, those that end together are matched. Point-to-point messages are not
+collectives and are left out.
+
 With s_r and e_r the start and the end on rank r, on aligned clocks,
 
     skew = max s_r - min s_r          transfer = max e_r - max s_r          last arriver = argmax s_r
 
-No collective can end before all ranks have arrived, so its ends coincide. This aligns the clocks of hosts: ranks that
-share collectives are linked by the median difference of the ends, and offsets are added up along the links with most
-collectives. The rank in the middle keeps its clock. Ranks of one host share a clock, unless the difference is so large
-that only the host names can be the same. Collectives that never overlap in time on all ranks are not matched.
+No collective can end before all ranks have arrived, so its ends coincide. This aligns the clocks of hosts:
+ranks that share collectives are linked by the median difference of the ends, and offsets are summed along the
+links with most collectives. The clock of the median rank is the reference. Ranks of one host share a clock,
+unless the difference is so large that different hosts must have the same name. Collectives that never overlap
+in time on all ranks are not matched.
 
-Bandwidth is the bus bandwidth of nccl-tests: bytes / transfer times 2 (n - 1) / n for an all-reduce, (n - 1) / n for
-gather, scatter and all-to-all, 1 for the rest.
+Bandwidth is the bus bandwidth of nccl-tests: bytes / transfer times 2 (n - 1) / n for an all-reduce, (n - 1) /
+n for gather, scatter and all-to-all, 1 for the rest.
 
-A straggler is a rank that arrives last, weighted by the time for which the others wait for it. It is named if it causes
-at least a tenth of all waiting, and more than one rank in n would cause by chance.
+A straggler is a rank that arrives last, weighted by the time for which the others wait for it. A rank is
+reported if it causes at least a tenth of all waiting, and more than its equal share of one in n.
 """
 
 from __future__ import annotations
@@ -33,15 +36,15 @@ import numpy as np
 
 from paceline.traces.capture import CollectiveCall
 
-SHARED_NS = 50_000  # ends that are closer show one clock; moving it would only add their noise
+SHARED_NS = 50_000  # ends within this distance are of one clock; correcting it would only add noise
 _OF_ONE_HOST_NS = 20_000_000
 
 
 def clock_offsets(ends_ns: Iterable[Mapping[int, Sequence[int]]], hosts: Mapping[int, str]) -> dict[int, int]:
-    """Return the offset to add to the clock of each rank; 0 for a clock that fits already.
+    """Return the offset in nanoseconds to add to the clock of each rank; 0 if no correction is needed.
 
     Args:
-        ends_ns: For each group and kind, by rank, the ends of its collectives, in the same order.
+        ends_ns: For each group and kind, the ends of its collectives by rank, in the same order on each rank.
         hosts: Host names of ranks, if known.
     """
     links = _links(ends_ns)
@@ -55,7 +58,7 @@ def clock_offsets(ends_ns: Iterable[Mapping[int, Sequence[int]]], hosts: Mapping
 
 
 def _links(ends_ns: Iterable[Mapping[int, Sequence[int]]]) -> dict[int, dict[int, list[int]]]:
-    """Return for each pair of ranks how much later each common collective ended on the second one."""
+    """Return, for each pair of ranks, how many nanoseconds later each common collective ended on the second."""
     links: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for group in ends_ns:
         first = min(group)
@@ -69,7 +72,7 @@ def _links(ends_ns: Iterable[Mapping[int, Sequence[int]]]) -> dict[int, dict[int
 def _clock_lags(
     links: Mapping[int, Mapping[int, Sequence[int]]], root: int, hosts: Mapping[int, str]
 ) -> dict[int, int]:
-    """Return how late the clock of each connected rank is, following the links with most collectives."""
+    """Return how many nanoseconds the clock of each connected rank lags, along the links with most collectives."""
     late: dict[int, int] = {}
     ahead = [(0, root, 0)]
     while ahead:
@@ -99,29 +102,29 @@ class Collective:
 
     kind: str
     group: str
-    number: int  # of its kind and group, from 0
+    number: int  # number within its kind and group, from 0
     ranks: int
-    start_ns: int  # of the first arriver
+    start_ns: int  # when the first rank arrived
     skew_ns: int
     transfer_ns: int
-    last: int  # rank that came last
+    last: int  # the rank that arrived last
     waited_ns: int  # total time that the others waited for it
     bus_bytes_per_s: float | None  # None: its size is unknown
 
 
 @dataclass(frozen=True, kw_only=True)
 class MatchedCollectives:
-    """The collectives of some ranks, matched."""
+    """The collectives of several ranks after matching, with clock offsets and waiting times."""
 
     collectives: Sequence[Collective]
     offsets_ns: Mapping[int, int]  # clock offset by rank
-    waited_ns: Mapping[int, int]  # of each rank: in collectives, until the last one had come
+    waited_ns: Mapping[int, int]  # by rank: time in collectives until the last rank had arrived
     problems: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveSequences:
-    """The collectives of one kind and group on some ranks, each in order."""
+    """The collectives of one kind and group on several ranks, each sequence in order."""
 
     kind: str
     group: str
@@ -129,7 +132,7 @@ class CollectiveSequences:
 
     @property
     def named(self) -> str:
-        """Return the name for messages."""
+        """Return the kind and the group as text, for messages."""
         return f"{self.kind} of group {self.group}" if self.group else self.kind
 
     def side_by_side(self) -> MatchedSequences:
@@ -146,7 +149,7 @@ class CollectiveSequences:
         )
 
     def _numbers_of_all(self) -> list[int]:
-        """Return the numbers that all ranks have; empty if a rank has no numbers, or one twice."""
+        """Return the sequence numbers that all ranks have; empty if a rank lacks numbers or has one twice."""
         told = [{one.number for one in own if one.number is not None} for own in self.ranks.values()]
         if any(len(numbers) < len(own) for numbers, own in zip(told, self.ranks.values(), strict=True)):
             return []
@@ -169,7 +172,7 @@ class MatchedSequences(NamedTuple):
 
 
 def _aligned_by_end(own: Sequence[CollectiveCall], others: Sequence[CollectiveCall]) -> Sequence[CollectiveCall]:
-    """Return as many collectives in a row as `others` has, with the most constant difference of the ends."""
+    """Return as many consecutive collectives as `others` has, with the most constant difference of the ends."""
     more = len(own) - len(others)
     if not 0 < more * len(others) <= _TRIED:
         return own[: len(others)]
@@ -187,7 +190,7 @@ def _aligned_by_end(own: Sequence[CollectiveCall], others: Sequence[CollectiveCa
 def match_collectives(
     calls: Mapping[int, Sequence[CollectiveCall]], hosts: Mapping[int, str] = NO_HOSTS
 ) -> MatchedCollectives:
-    """Match the collectives of several ranks.
+    """Return the collectives of several ranks, matched across ranks.
 
     Args:
         calls: Collectives by rank, in any order.
@@ -235,7 +238,7 @@ def _groups(calls: Mapping[int, Sequence[CollectiveCall]]) -> list[CollectiveSeq
 
 
 def _is_one(same: CollectiveSequences, problems: list[str]) -> bool:
-    """Return whether this is one process group; groups of the same name without member lists cannot be separated."""
+    """Return whether this is a single process group; several groups of one name without member lists are refused."""
     size = max((one.size for own in same.ranks.values() for one in own if one.size is not None), default=None)
     if size is None or len(same.ranks) <= size:
         return True
@@ -252,7 +255,7 @@ def _end_together(
     hosts: Mapping[int, str],
     problems: list[str],
 ) -> bool:
-    """Return whether matched collectives can be the same: at some moment each ran on all ranks."""
+    """Return whether the matched collectives can be the same: whether they overlap in time on all ranks."""
     if same.kind in _ONE_SIDED:
         return True
     ends = {rank: [one.end_ns for one in own] for rank, own in ranks.items()}
@@ -307,22 +310,22 @@ def _bandwidth(kind: str, size: int | None, members: int, transfer_ns: int) -> f
     return factor * size / (transfer_ns / 1e9)
 
 
-_WORTH = 0.1  # of all waiting
+_WORTH = 0.1  # least share of all waiting for a straggler
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveStraggler:
-    """A rank for which others wait in collectives."""
+    """A rank for which other ranks wait in collectives."""
 
     rank: int
     last_in: int  # collectives
     of: int
     caused_ns: int  # total waiting time of the others
-    share: float  # of all waiting
+    share: float  # caused time as a share of all waiting
 
 
 def find_stragglers(collectives: Sequence[Collective], ranks: int) -> list[CollectiveStraggler]:
-    """Return the ranks for which others wait, the worst first.
+    """Return the stragglers, the worst first.
 
     Args:
         collectives: Matched collectives.

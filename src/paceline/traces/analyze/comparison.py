@@ -1,8 +1,8 @@
 """The comparison of two captures: time by class and by kernel.
 
-Two captures rarely hold the same number of steps. If both mark steps, times are divided by their number; otherwise
-whole captures are compared, and the result says so. A kernel that was split or fused appears as one removed and others
-added.
+Two captures rarely contain the same number of steps. If both mark steps, times are divided by their number;
+otherwise whole captures are compared, and the result says so. A kernel that was split or fused appears as one
+removed kernel and others added.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class KernelChange:
 
     @property
     def change_ns(self) -> float:
-        """Return how much longer it takes after than before."""
+        """Return how many nanoseconds longer the kernel takes after than before."""
         return self.after.total_ns - self.before.total_ns
 
 
@@ -60,7 +60,7 @@ _PARTS: tuple[tuple[str, Callable[[RankTrace], int]], ...] = (
 
 
 def compare_captures(before: Sequence[RankTrace], after: Sequence[RankTrace]) -> CaptureComparison:
-    """Compare the ranks of one capture with those of another."""
+    """Return the comparison of the ranks of one capture with those of another."""
     per_step = all(rank.steps for rank in [*before, *after])
     shares = [_share(rank, per_step) for rank in before], [_share(rank, per_step) for rank in after]
     parts = [(name, _mean(map(of, before), shares[0]), _mean(map(of, after), shares[1])) for name, of in _PARTS]

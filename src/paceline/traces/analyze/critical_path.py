@@ -1,9 +1,9 @@
 """The critical path of a capture: consecutive pieces that cover its time, each the cause of the next.
 
-The path is walked backwards from the end. GPU work starts because earlier work ended, or, on an idle GPU, because of
-its launch; in the second case the host is on the path before it. The host was busy, or in a call that waited for GPU
-work; then this work is on the path. Each moment belongs to one piece, so the pieces add up to the whole time, in
-nanoseconds.
+The path is built backwards from the end. GPU work starts because earlier work ended, or, on an idle GPU,
+because of its launch; before a launch the path is on the host. The host was either busy, or in a call that
+waited for GPU work; then the path continues with this work. Each moment belongs to one piece, so the pieces sum
+to the whole time, in nanoseconds.
 
 All host threads count as one: in PyTorch, the thread of the program waits while the thread of the backward pass
 launches.
@@ -25,14 +25,14 @@ from paceline.traces.intervals import Ns, Union, difference, intersection, union
 COMPUTE, COMMUNICATION, COPY, HOST, LOADER, LAUNCH, GAP, RETURN, UNKNOWN = range(9)
 KINDS = (*CLASSES, "host", "loader", "launch", "gap", "return", "unknown")
 NO_EVENT = -1
-_LONG_CALL_NS, _LONG_CALL = 50_000, 10.0  # a launch of this duration, and this multiple of the median, was blocked
+_LONG_CALL_NS, _LONG_CALL = 50_000, 10.0  # a launch at least this long, and this multiple of the median, was blocked
 _FULL_QUEUE = 256  # pieces of work; CUDA queues 1,024, then a launch waits for the GPU
 _SAME_STREAM_NS = 5_000  # work that begins this soon after the previous work of its stream was delayed by it
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """GPU work with a duration, ordered by start, with its launches, and the activity of the host."""
+    """GPU work with a duration, ordered by start, with its launches and the activity of the host."""
 
     start_ns: Ns
     end_ns: Ns
@@ -52,7 +52,7 @@ class Timeline:
 
 @dataclass(frozen=True, kw_only=True)
 class CriticalPath:
-    """Consecutive pieces in order: each begins where the previous one ends."""
+    """The consecutive pieces of a critical path: each begins where the previous one ends."""
 
     start_ns: Ns
     end_ns: Ns
@@ -61,11 +61,11 @@ class CriticalPath:
 
     @property
     def length_ns(self) -> int:
-        """Return the time from the beginning to the end."""
+        """Return the nanoseconds from the beginning to the end of the path."""
         return int((self.end_ns - self.start_ns).sum())
 
     def by_kind(self, within: tuple[int, int] | None = None) -> dict[str, int]:
-        """Return the nanoseconds of every kind, in all or between two times; 0 for kinds that are not on the path."""
+        """Return the nanoseconds of every kind, in total or between two times; 0 for kinds that are not on the path."""
         starts, ends = self.start_ns, self.end_ns
         if within is not None:
             starts, ends = np.maximum(starts, within[0]), np.minimum(ends, within[1])
@@ -125,7 +125,7 @@ def _waiting(capture: Capture, own: GpuEvents, launch: Ns) -> Union:
 
 
 def predecessors(line: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return for each event the last one to end before it began, on its stream and on any stream, or `NO_EVENT`."""
+    """Return, for each event, the last earlier event on its stream and on any stream, or `NO_EVENT`."""
     order = np.argsort(line.end_ns, kind="stable")
     place = np.searchsorted(line.end_ns[order], line.start_ns, side="right") - 1
     anywhere = np.where(place >= 0, order[np.maximum(place, 0)], NO_EVENT)
@@ -137,7 +137,7 @@ def predecessors(line: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def binding_events(line: Timeline) -> NDArray[np.int64]:
-    """Return for each event the event that delayed it; `NO_EVENT` if its launch did, or the cause is unknown."""
+    """Return, for each event, the event that delayed it; `NO_EVENT` if its launch did, or the cause is unknown."""
     own, anywhere = predecessors(line)
     gap = line.start_ns - line.end_ns[own]
     follows = (own != NO_EVENT) & (gap <= _SAME_STREAM_NS) & (line.end_ns[own] <= line.start_ns)
@@ -154,7 +154,7 @@ def critical_path_of(line: Timeline) -> CriticalPath:
 
 
 class _PathWalk:
-    """A backwards walk through a timeline. Pieces are (start, end, kind, event), the last one first."""
+    """Builds a critical path backwards. Pieces are (start, end, kind, event), the last one first."""
 
     def __init__(self, line: Timeline) -> None:
         by_end = np.argsort(line.end_ns, kind="stable")
@@ -171,7 +171,7 @@ class _PathWalk:
         self._pieces: list[tuple[int, int, int, int]] = []
 
     def back(self) -> list[tuple[int, int, int, int]]:
-        """Walk to the beginning and return the pieces."""
+        """Return the pieces from the end to the beginning of the timeline."""
         event = self._by_end[-1] if self._in_order[-1] == self._at else self._host()
         while event != NO_EVENT:
             event = self._gpu(event)
@@ -184,7 +184,7 @@ class _PathWalk:
             self._at = time
 
     def _gpu(self, event: int) -> int:
-        """Walk through a GPU event to its cause; return the event there."""
+        """Follow a GPU event to its cause; return the event that the path reaches, or `NO_EVENT`."""
         self._to(self._starts[event], self._classes[event], event)
         before, launch = self._held_by[event], self._launches[event]
         if before != NO_EVENT:
@@ -197,7 +197,7 @@ class _PathWalk:
         return self._host()
 
     def _host(self) -> int:
-        """Walk back on the host to the last call that waited for GPU work; return this work."""
+        """Follow the host back to the last call that waited for GPU work; return this work, or `NO_EVENT`."""
         place = bisect_right(self._called, self._at) - 1
         while place >= 0:
             start, end = self._calls[place]
@@ -212,7 +212,7 @@ class _PathWalk:
 
 
 def _split_at_loader(path: CriticalPath, loader: Union) -> CriticalPath:
-    """Split the pieces of the host where it fetches batches."""
+    """Return the path with host pieces split into fetching batches and other work."""
     host = path.kind == HOST
     hosts = union_of(path.start_ns[host], path.end_ns[host])
     fetching = intersection(hosts, loader)

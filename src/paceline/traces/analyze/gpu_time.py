@@ -95,21 +95,21 @@ class Breakdown:
     exposed_communication_ns: int
     copy_ns: int
     exposed_copy_ns: int
-    exposed_transfer_ns: int = 0  # the exposed copies that certainly are from or to the host
+    exposed_transfer_ns: int = 0  # exposed copies that are certainly from or to the host
 
     @property
     def idle_ns(self) -> int:
-        """Return the time between the first and the last event in which nothing ran."""
+        """Return the nanoseconds between the first and the last event in which no event ran."""
         return self.span_ns - self.busy_ns
 
     @property
     def overlap_ns(self) -> int:
-        """Return the communication time that overlaps with compute."""
+        """Return the nanoseconds of communication that overlaps with compute."""
         return self.communication_ns - self.exposed_communication_ns
 
 
 def break_down(events: GpuEvents) -> Breakdown:
-    """Break down the GPU events of a window; all values are zero without events."""
+    """Return the GPU time of a window by class; all values are zero without events."""
     compute, communication, copies = (
         _union_of(events, events.class_ == class_) for class_ in (COMPUTE, COMMUNICATION, COPY)
     )
@@ -140,19 +140,19 @@ class Kernel:
     """All events of one name in a window; times in nanoseconds."""
 
     name: str
-    class_: int  # a place in `model.CLASSES`
+    class_: int  # an index in `CLASSES`
     count: int
     total_ns: int
     max_ns: int
 
     @property
     def mean_ns(self) -> float:
-        """Return the mean duration of an event."""
+        """Return the mean duration of an event in nanoseconds."""
         return self.total_ns / self.count
 
 
 def kernels_of(events: GpuEvents) -> list[Kernel]:
-    """Return the kernels, copies and memory sets of a window by name, by descending total time."""
+    """Return the kernels, copies and memory sets of a window, summed by name, by descending total time."""
     if not len(events):
         return []
     lasted = np.maximum(events.end_ns - events.start_ns, 0)

@@ -1,9 +1,10 @@
 """The causes of idle GPU time. Each gap is split by what the host did before it launched the next event.
 
-A gap [a, b) ends with an event whose launch began at time l on the host. Before l the GPU had nothing to do: this part
-is the host's. Within it, time in which the host fetches a batch is the loader's, and time in a call that waits for the
-GPU is synchronising. From l on, the work was on its way or waited for other work: the device's. If the event has no
-launch in the capture, the cause is unknown. The five parts add up to the idle time:
+A gap [a, b) ends with an event whose launch began at time l on the host. Before l the GPU had no work; this
+part is caused by the host. Within it, the time in which the host fetches a batch counts as loader, and the time
+in a call that waits for the GPU as synchronising. From l on, the launched work had not started yet; this part
+counts as device. If the event has no launch in the capture, the cause is unknown. The five parts sum to the
+idle time:
 
     loader + synchronising + host + device + unknown = idle
 """
@@ -18,7 +19,7 @@ import numpy as np
 from paceline.traces.capture import NO_LAUNCH_NS, GpuEvents, HostActivity, Launches, launched_at
 from paceline.traces.intervals import EMPTY, Ns, Union, difference, intersection, union_of
 
-MICRO_NS = 10_000  # shorter gaps lie between kernels that are launched one after the other
+MICRO_NS = 10_000  # shorter gaps occur between consecutive launches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +37,12 @@ class Idle:
 
     @property
     def total_ns(self) -> int:
-        """Return the total idle time."""
+        """Return the total idle nanoseconds."""
         return self.micro_ns + self.macro_ns
 
     @property
     def causes_ns(self) -> Mapping[str, int]:
-        """Return the idle time by cause; the five causes add up to the total."""
+        """Return the idle nanoseconds by cause; the five causes sum to the total."""
         return {
             "loader": self.loader_ns,
             "synchronising": self.synchronising_ns,
@@ -52,7 +53,7 @@ class Idle:
 
 
 def idle_of(events: GpuEvents, launches: Launches, host: HostActivity) -> Idle:
-    """Split the gaps between GPU events by their causes."""
+    """Return the idle time between GPU events, split by cause."""
     gaps = _gaps(events)
     lasted = gaps.ends_ns - gaps.starts_ns
     launched = _launch_of(events, launches, gaps.ends_ns)
@@ -74,7 +75,7 @@ def idle_of(events: GpuEvents, launches: Launches, host: HostActivity) -> Idle:
 
 
 def _gaps(events: GpuEvents) -> Union:
-    """Return the gaps from the first start to the last end; events without duration may lie at the edges."""
+    """Return the gaps from the first start to the last end; events without duration count at the edges."""
     if not len(events):
         return EMPTY
     busy = union_of(events.start_ns, events.end_ns)
@@ -83,11 +84,11 @@ def _gaps(events: GpuEvents) -> Union:
 
 
 def _launch_of(events: GpuEvents, launches: Launches, starts_ns: Ns) -> Ns:
-    """Return when the events that start at these times were launched, or `NO_LAUNCH_NS`."""
+    """Return the launch times of the events that start at these times, or `NO_LAUNCH_NS`."""
     first = np.argsort(events.start_ns, kind="stable")
     real = first[events.end_ns[first] > events.start_ns[first]]
     place = np.searchsorted(events.start_ns[real], starts_ns)
     found = np.full(len(starts_ns), NO_LAUNCH_NS, np.int64)
-    there = place < len(real)  # nothing of any length begins at the last end
+    there = place < len(real)  # no event with a duration starts at the last end
     found[there] = launched_at(events.correlation[real[place[there]]], launches)
     return found

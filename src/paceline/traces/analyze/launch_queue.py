@@ -1,8 +1,8 @@
-"""The launch queue of a GPU: how long launched work waits before it starts, and how much work waits.
+"""The launch queue of a GPU: how long launched work waits before it starts, and how much work is queued.
 
-Work is queued from the start of its launch to its own start. A launch is late if the queue is empty and the GPU idle:
-the GPU waits for the host. A stretch of many late launches of short work in a row is launch-bound: single launches of a
-few microseconds each cannot keep the GPU busy.
+Work is queued from the start of its launch to its own start. A launch is late if the queue is empty and the GPU
+idle: the GPU waits for the host. A run of `IN_A_ROW` or more late launches of short work is launch-bound:
+launches of a few microseconds each cannot keep the GPU busy.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from paceline.traces.capture import NO_LAUNCH_NS, GpuEvents, Launches, launched_at
 from paceline.traces.intervals import Ns
 
-IN_A_ROW = 8  # late launches of short work that make a stretch
-SHORT_NS = 100_000  # longer work leaves the host the time for ten launches
+IN_A_ROW = 8  # least number of consecutive late launches of short work in a launch-bound stretch
+SHORT_NS = 100_000  # longer work gives the host time for ten launches
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +26,12 @@ class LaunchQueue:
 
     launched: int
     delay_median_ns: int | None  # from the start of a launch to the start of its work; None without launches
-    delay_high_ns: int | None  # of one in twenty it is longer
+    delay_high_ns: int | None  # the 95th percentile of the delay
     waiting_median: int | None  # pieces of work that are queued when another one is launched
     waiting_most: int | None
-    late: int  # launches that the GPU waited for, with nothing to do
-    stretches: int  # launch-bound: of `IN_A_ROW` or more late launches one after the other
-    bound_ns: int  # that they take together
+    late: int  # launches that an idle GPU waited for
+    stretches: int  # launch-bound stretches: `IN_A_ROW` or more consecutive late launches
+    bound_ns: int  # total time of these stretches
 
 
 NOTHING = LaunchQueue(
@@ -41,7 +41,7 @@ NOTHING = LaunchQueue(
 
 
 def queue_of(events: GpuEvents, launches: Launches) -> LaunchQueue:
-    """Return the launch queue of a window."""
+    """Return the statistics of the launch queue in a window."""
     at = launched_at(events.correlation, launches)
     known = at != NO_LAUNCH_NS
     if not known.any():
@@ -63,7 +63,7 @@ def queue_of(events: GpuEvents, launches: Launches) -> LaunchQueue:
 
 
 def _quantile(values: NDArray[np.int64], share: float) -> int:
-    """Return the smallest value that a share of the values does not exceed."""
+    """Return the smallest value that at least this share of the values does not exceed."""
     place = max(0, math.ceil(share * len(values)) - 1)
     return int(np.partition(values, place)[place])
 
@@ -77,15 +77,19 @@ def _waiting(at: Ns, starts: Ns) -> NDArray[np.int64]:
 
 
 def _late(events: GpuEvents, at: Ns) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Ns, Ns]:
-    """Return for events in order: whether the GPU waited for the launch, whether it is short, free since, and end."""
+    """Return four columns for the events, ordered by start.
+
+    They are: whether an idle GPU waited for the launch, whether the event is short, since when the GPU was
+    free, and the end of the event.
+    """
     order = np.argsort(events.start_ns, kind="stable")
     starts, ends, at = events.start_ns[order], events.end_ns[order], at[order]
-    free = np.append(starts[:1], np.maximum.accumulate(ends)[:-1])  # when all before had ended
+    free = np.append(starts[:1], np.maximum.accumulate(ends)[:-1])  # when all earlier events had ended
     late = (at != NO_LAUNCH_NS) & (at >= free) & (starts > free)
     return late, ends - starts < SHORT_NS, np.minimum(free, starts), ends
 
 
 def _runs(late: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return the first and last index of each run of `IN_A_ROW` or more."""
+    """Return the first and last index of each run of `IN_A_ROW` or more true values."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], late, [False]])))
     return [(int(a), int(b) - 1) for a, b in edges.reshape(-1, 2) if b - a >= IN_A_ROW]

@@ -1,12 +1,14 @@
 """GPU time by the operator, the module and the source line that launched it; without GPU work, CPU time.
 
-Host events of a thread nest, so a launch belongs to the innermost operator that is open on its thread, to the innermost
-module, and to the innermost line of the user's code (not torch's, not Python's). Autograd runs the backward pass on a
-thread of its own without modules and lines; there, the forward operator with the same sequence number stands in. If
-several operators have this number, the last one to begin made the autograd node.
+Host events of a thread nest, so a launch belongs to the innermost operator that is open on its thread, to the
+innermost module, and to the innermost line of the user's code (not torch's, not Python's). Autograd runs the
+backward pass on its own thread without modules and lines; there, those of the forward operator with the same
+sequence number are used. If several operators have this number, the last one to begin created the autograd
+node.
 
-Modules and lines need stacks (``with_stack=True``), the work of matrix products needs shapes (``record_shapes=True``).
-In a capture without GPU work, an operator has the CPU time in it minus the CPU time in the operators within.
+Modules and lines need stacks (``with_stack=True``), the work of matrix products needs shapes
+(``record_shapes=True``). In a capture without GPU work, the time of an operator is its CPU time without that of
+the operators inside it.
 """
 
 from __future__ import annotations
@@ -41,19 +43,23 @@ _NOT_THE_USERS = {"torch", "numpy", "importlib", "site-packages", "dist-packages
 
 
 class HostArgs(msgspec.Struct):
-    """Arguments of launches and operators in the capture."""
+    """The used arguments of launches and operators in a capture."""
 
     correlation: int | None = None
     dims: Any = msgspec.field(name="Input Dims", default=None)
     types: Any = msgspec.field(name="Input type", default=None)
     values: Any = msgspec.field(name="Concrete Inputs", default=None)
-    stack: Any = msgspec.field(name="Call stack", default=None)  # of profilers before PyTorch 1.12, innermost first
+    stack: Any = msgspec.field(
+        name="Call stack", default=None
+    )  # written by profilers before PyTorch 1.12, innermost first
     sequence: Any = msgspec.field(name="Sequence number", default=None)
-    forward_thread: Any = msgspec.field(name="Fwd thread id", default=None)  # 0: it is of the forward pass
+    forward_thread: Any = msgspec.field(
+        name="Fwd thread id", default=None
+    )  # 0: the operator is part of the forward pass
 
 
 class HostEvent(msgspec.Struct):
-    """An event; times in microseconds."""
+    """An event of a capture; times in microseconds."""
 
     name: str = ""
     cat: str = ""
@@ -72,7 +78,7 @@ _DECODER = msgspec.json.Decoder(_File)
 
 @dataclass(frozen=True, kw_only=True)
 class CallSite:
-    """The innermost operator, module and source line in which something began."""
+    """The innermost operator, module and source line in which an event began."""
 
     operator: str
     module: str
@@ -87,7 +93,7 @@ class ForwardCallSites:
     made: Mapping[int, CallSite]  # by sequence number
 
     def of(self, found: CallSite) -> CallSite:
-        """Return a call site whose unknown module and line are those of its forward operator."""
+        """Return the call site with an unknown module or line replaced by those of its forward operator."""
         made = self.made.get(found.backward_of) if found.backward_of is not None else None
         if made is None:
             return found
@@ -108,7 +114,7 @@ def events_of(path: Path) -> list[HostEvent]:
 
 
 def host_events(events: Sequence[HostEvent]) -> Iterator[tuple[HostEvent, list[HostEvent]]]:
-    """Yield launches, operators and Python functions, each with the enclosing ones, the outermost first."""
+    """Yield launches, operators and Python functions, each with its enclosing events, outermost first."""
     threads: dict[int | str, list[HostEvent]] = defaultdict(list)
     for event in events:
         if event.dur is None or event.cat in GPU_CATEGORIES:
@@ -132,7 +138,7 @@ def is_launch(event: HostEvent) -> bool:
 
 
 def call_site_of(stack: Sequence[HostEvent]) -> CallSite:
-    """Return the call site of a stack of enclosing events."""
+    """Return the innermost operator, module and line of a stack of enclosing events."""
     return CallSite(
         operator=_innermost(stack, lambda event: event.cat in OPERATORS) or UNKNOWN,
         module=_module(stack),
@@ -142,7 +148,7 @@ def call_site_of(stack: Sequence[HostEvent]) -> CallSite:
 
 
 def forward_call_sites(events: Sequence[HostEvent]) -> ForwardCallSites:
-    """Return the call sites of the forward pass, from captures with modules or lines."""
+    """Return the call sites of forward operators; empty if the capture has no modules or lines."""
     if not any(event.cat == "python_function" or (event.args and event.args.stack) for event in events):
         return ForwardCallSites(made={})
     made: dict[int, tuple[float, CallSite]] = {}
@@ -196,23 +202,23 @@ def is_the_users(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """An operator, a module or a line, with the GPU time of the work that it launched itself."""
+    """An operator, a module or a line, with the GPU time of the work that it launched directly."""
 
     name: str
-    launches: int  # without GPU work: calls of operators
+    launches: int  # number of launches; without GPU work, calls of operators
     total_ns: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Launchers:
-    """The GPU time of a capture by launcher, by descending time; each of the three lists adds up to `total_ns`."""
+    """The GPU time of a capture by launcher, in descending order; each of the three lists sums to `total_ns`."""
 
     total_ns: int
     operators: Sequence[Launcher]
     modules: Sequence[Launcher]
     lines: Sequence[Launcher]
     products: Sequence[MatrixProduct] = ()  # operators with known shapes, by descending time
-    on_cpu: bool = False  # the capture has no GPU work: times are the CPU's, in operators
+    on_cpu: bool = False  # whether times are CPU time, because the capture has no GPU work
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,20 +231,20 @@ class _GpuWork:
 
 @dataclass(kw_only=True)
 class _TimeByCallSite:
-    """Time by operator, module and line."""
+    """Time in nanoseconds by operator, module and line."""
 
     operators: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     modules: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     lines: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
 
     def add(self, into: CallSite, time_ns: int, launches: int = 1) -> None:
-        """Add time to a call site."""
+        """Add time and launches to the operator, module and line of a call site."""
         for table, name in ((self.operators, into.operator), (self.modules, into.module), (self.lines, into.line)):
             table[name][0] += launches
             table[name][1] += time_ns
 
     def found(self, products: MatrixProducts, *, on_cpu: bool) -> Launchers:
-        """Return the totals."""
+        """Return the totals in descending order."""
         operators, modules, lines = map(_sorted, (self.operators, self.modules, self.lines))
         return Launchers(
             total_ns=sum(one.total_ns for one in operators),
@@ -254,7 +260,7 @@ _NOWHERE = CallSite(operator=UNKNOWN, module=UNKNOWN, line=UNKNOWN)
 
 
 def launchers_in(path: Path) -> Launchers:
-    """Return the launchers of the GPU work in a capture of PyTorch's profiler; without GPU work, of CPU time.
+    """Return the GPU time of a capture by operator, module and line; without GPU work, the CPU time.
 
     Raises:
         NotACapture: The file is not a capture, or is damaged.
@@ -277,7 +283,7 @@ def launchers_in(path: Path) -> Launchers:
 
 
 def _on_gpu(lasted: Mapping[int, _GpuWork], without: int, events: Sequence[HostEvent]) -> Launchers:
-    """Add up the time of GPU events by the call sites of their launches.
+    """Return the GPU time by the call sites of the launches.
 
     Args:
         lasted: GPU work by correlation id.
@@ -303,7 +309,7 @@ def _on_gpu(lasted: Mapping[int, _GpuWork], without: int, events: Sequence[HostE
 
 
 def _outer(events: Sequence[HostEvent]) -> set[int]:
-    """Return ids of operators that contain a matrix product; their other work, such as a bias, is not a product."""
+    """Return the ids of operators that contain a matrix product; their own work, such as a bias, is not a product."""
     outer: set[int] = set()
     for event, stack in host_events(events):
         around = [id(one) for one in stack if one.cat in OPERATORS and has_formula(one.name)]
@@ -330,7 +336,7 @@ class _CpuOperator:
 
 
 def _on_cpu(events: Sequence[HostEvent]) -> Launchers:
-    """Add up the CPU time of operators, each without the operators inside it."""
+    """Return the CPU time of operators, each without the operators inside it."""
     computed: dict[int, _CpuOperator] = {}
     for event, stack in host_events(events):
         if event.cat not in OPERATORS:

@@ -1,12 +1,13 @@
-"""Matrix products, convolutions and attention: their work, their achieved rate, and their use of tensor cores.
+"""Matrix products, convolutions and attention: their work, their achieved FLOP/s, and their use of tensor cores.
 
-The work of an operator follows from its shapes. A multiply-add counts as two floating-point operations; bytes are those
-of inputs and output, each moved once; a causal attention mask halves the products if there are as many queries as keys.
+The work of an operator follows from its shapes. A multiply-add counts as two floating-point operations; bytes
+are those of inputs and output, each moved once; a causal attention mask halves the products if there are as
+many queries as keys.
 
-Whether a kernel uses tensor cores follows from its name. cuBLAS and cuDNN name the instruction (``s1688``, ``s16816``,
-``hmma``), CUTLASS the kind (``tensorop``, ``simt``), AMD's libraries the matrix instruction (``MI32x32x8``); the
-``nvjet`` kernels of Hopper and later exist only for tensor cores, as do attention kernels of half precision. For other
-names, such as those of compiled code, it is unknown.
+Whether a kernel uses tensor cores follows from its name. cuBLAS and cuDNN name the instruction (``s1688``,
+``s16816``, ``hmma``), CUTLASS the kind (``tensorop``, ``simt``), AMD's libraries the matrix instruction
+(``MI32x32x8``); the ``nvjet`` kernels of Hopper and later exist only for tensor cores, as do attention kernels
+of half precision. For other names, such as those of compiled code, it is unknown.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ DTYPES = {
     "float": ("fp32", 4), "double": ("fp64", 8), "c10::Half": ("fp16", 2), "c10::BFloat16": ("bf16", 2),
     "c10::Float8_e4m3fn": ("fp8", 1), "c10::Float8_e5m2": ("fp8", 1), "c10::Float8_e4m3fnuz": ("fp8", 1),
 }  # fmt: skip
-_FORWARD, _BACKWARD = 2, 5  # products of an attention; backward computes the scores once more
+_FORWARD, _BACKWARD = 2, 5  # matrix products of attention; backward recomputes the scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class OperatorCall:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The work of one call."""
+    """The work of one operator call: floating-point operations, bytes moved and number format."""
 
     flops: int
     bytes: int
@@ -65,11 +66,11 @@ def work_of(call: OperatorCall) -> Work | None:
     return Work(flops=flops, bytes=moved * size, format=name) if flops > 0 else None
 
 
-_Amount = tuple[int, int]  # operations, numbers that are moved
+_Amount = tuple[int, int]  # floating-point operations, and elements that are moved
 
 
 def _product(call: OperatorCall, first: int) -> _Amount:
-    """Return the work of a product of [..., m, k] and [..., k, n], at argument `first` and the next one."""
+    """Return the work of a product of [..., m, k] and [..., k, n]; `first` is the index of the first argument."""
     *batch, rows, inner = call.dims[first]
     *others, inner_too, columns = call.dims[first + 1]
     if inner != inner_too or batch != others:
@@ -166,11 +167,11 @@ _Shapes = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixProduct:
-    """All calls of an operator with the same shapes; totals of nanoseconds, operations and bytes."""
+    """All calls of an operator with the same shapes, with total nanoseconds, operations and bytes."""
 
     name: str
     shapes: Sequence[Sequence[int]]
-    format: str  # "bf16"; "tf32": numbers are fp32, and tensor cores multiply them
+    format: str  # such as "bf16"; "tf32" if tensor cores multiply fp32 numbers
     calls: int
     total_ns: int
     flops: int
@@ -178,7 +179,7 @@ class MatrixProduct:
 
     @property
     def flops_per_s(self) -> float | None:
-        """Return the achieved rate; None without time."""
+        """Return the achieved FLOP/s; None if the total time is 0."""
         return self.flops / self.total_ns * 1e9 if self.total_ns else None
 
 
@@ -191,7 +192,7 @@ class _ProductTotal:
 
 
 class MatrixProducts:
-    """GPU time by matrix product (operator and shapes)."""
+    """Collects GPU time by matrix product (operator and shapes)."""
 
     def __init__(self, outer: Iterable[int] = ()) -> None:
         """Start without products.
@@ -203,12 +204,12 @@ class MatrixProducts:
         self._known: dict[int, tuple[str, _Shapes] | None] = dict.fromkeys(outer)
 
     def take(self, which: int, call: OperatorCall, total_ns: int, on_tensor_cores: bool) -> bool:
-        """Add GPU work of a call; return False if the call has no known work.
+        """Add a piece of GPU work to its matrix product; return False if the call has no known formula.
 
         Args:
-            which: Id of the call. It may launch several pieces of work, and counts once.
+            which: Id of the call. A call may launch several pieces of work, and is counted once.
             call: Name and shapes.
-            total_ns: Time of the piece of work.
+            total_ns: Duration of the piece of work in nanoseconds.
             on_tensor_cores: Whether it ran on tensor cores.
         """
         if which not in self._known:
@@ -249,7 +250,9 @@ def _made(name: str, shapes: _Shapes, tally: _ProductTotal) -> MatrixProduct:
 
 
 _FUNCTION = re.compile(r"(?:void )?([^<(]*)")
-_OF_CUTLASS = re.compile(r"(?:void )?cutlass\w*::(?:\w+::)*(?:Kernel2?|device_kernel)$")  # what they do is an argument
+_OF_CUTLASS = re.compile(
+    r"(?:void )?cutlass\w*::(?:\w+::)*(?:Kernel2?|device_kernel)$"
+)  # the template argument names the operation
 _MATRIX = re.compile(
     r"gemm|gemv|bmm|matmul|convol|conv2d|conv_|_conv|xmma|nvjet|wgrad|dgrad|fprop|winograd|cijk|fmha|flash|attention|triton_tem|_sdpa_",
     re.IGNORECASE,
@@ -273,15 +276,15 @@ _PLAIN = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixTime:
-    """GPU time of kernels that multiply matrices, in nanoseconds."""
+    """GPU time of matrix kernels by their use of tensor cores, in nanoseconds."""
 
     tensor_ns: int  # on tensor cores, or matrix cores
-    plain_ns: int  # on none
-    unknown_ns: int  # their names do not say
+    plain_ns: int  # without tensor cores
+    unknown_ns: int  # the kernel names do not tell
 
     @property
     def total_ns(self) -> int:
-        """Return the total."""
+        """Return the total nanoseconds."""
         return self.tensor_ns + self.plain_ns + self.unknown_ns
 
 
@@ -293,7 +296,7 @@ def on_tensor_cores(name: str) -> bool | None:
 
 
 def is_product(name: str) -> bool:
-    """Return whether a kernel multiplies matrices: products, convolutions, attention."""
+    """Return whether a kernel computes a matrix product, a convolution or attention, judged by its name."""
     found = _FUNCTION.match(name)
     function = found[1] if found is not None else name
     said = name if _OF_CUTLASS.match(function) else function.rpartition("::")[2]
@@ -301,7 +304,7 @@ def is_product(name: str) -> bool:
 
 
 def matrix_time(kernels: Sequence[Kernel]) -> MatrixTime:
-    """Add up the time of matrix kernels, with and without tensor cores."""
+    """Return the time of matrix kernels with and without tensor cores."""
     own = [(on_tensor_cores(one.name), one.total_ns) for one in kernels if is_product(one.name)]
     tensor, plain, unknown = (sum(ns for where, ns in own if where is which) for which in (True, False, None))
     return MatrixTime(tensor_ns=tensor, plain_ns=plain, unknown_ns=unknown)

@@ -1,7 +1,7 @@
-"""The critical path of one rank in numbers, and its speed-up without each part of the time, by replay.
+"""The critical path of one rank in numbers, and the speed-up without each part of its time, found by replay.
 
-The share of a part in the time is only an upper bound: without exposed communication, a GPU that waits for its host
-anyway would not be faster.
+The share of a part in the time is only an upper bound of its effect: without exposed communication, a GPU that
+waits for its host anyway would not be faster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from paceline.traces.read.event_classes import is_transfer
 
 @dataclass(frozen=True, kw_only=True)
 class StepPath:
-    """The critical path within one marked step. The times of the kinds of work add up to its length."""
+    """The critical path within one marked step, in nanoseconds; the kinds sum to the length."""
 
     name: str
     length_ns: int
@@ -39,19 +39,19 @@ class PathSummary:
     """The critical path of one rank, in nanoseconds."""
 
     length_ns: int
-    kinds_ns: Mapping[str, int]  # adds up to the length
+    kinds_ns: Mapping[str, int]  # sums to the length
     kernels_ns: Mapping[str, int]  # by name, by descending time on the path
     steps: Sequence[StepPath]
     what_if: Sequence[WhatIfOutcome]
 
 
 def path_in(capture: Capture, events: GpuEvents, changes: Sequence[WhatIfChange] = ()) -> PathSummary | None:
-    """Return the critical path of a window with replayed changes; None without GPU events.
+    """Return the critical path of a window, with replays of changes; None without GPU events.
 
     Args:
         capture: The capture of a rank.
         events: The GPU events of the window.
-        changes: Changes to replay; empty: the usual ones.
+        changes: Changes to replay; if empty, those of `usual_changes`.
     """
     line = timeline_of(capture, events)
     if line is None:
@@ -75,7 +75,7 @@ def _by_name(path: CriticalPath, line: Timeline) -> dict[str, int]:
 
 
 def _distinct(steps: Sequence[MarkedStep], line: Timeline) -> list[MarkedStep]:
-    """Return the steps within a timeline, each once; several threads may mark the same step."""
+    """Return the steps within a timeline, each name once; several threads may mark the same step."""
     found: dict[str, MarkedStep] = {}
     for step in steps:
         if step.name not in found and step.end_ns > line.begin_ns and step.start_ns < line.finish_ns:
@@ -89,7 +89,7 @@ def _step(path: CriticalPath, step: MarkedStep) -> StepPath:
 
 
 COMMUNICATION, TRANSFER, LOADER, HOST, WAITS = "communication", "transfer", "loader", "host", "waits"
-_MOST_EVENTS = 400_000  # 20 µs of CPU time each, over all parts
+_MOST_EVENTS = 400_000  # replaying all parts takes about 20 µs of CPU time per event
 
 
 def _without_transfers(line: Timeline) -> Ns:
@@ -107,7 +107,7 @@ _CHANGES: Mapping[str, WhatIfChange] = {
 
 
 def speed_ups_without(capture: Capture, events: GpuEvents) -> dict[str, float]:
-    """Return the speed-up of a capture without each part of its time, by replay.
+    """Return the speed-up of a capture without each part of its time, found by replay.
 
     Args:
         capture: The capture of a rank.

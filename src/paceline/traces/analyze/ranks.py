@@ -1,7 +1,7 @@
-"""Captures of any number of ranks: each is read and summarised in a process of its own, then compared.
+"""Reads captures of any number of ranks, one process per capture, summarizes each, and compares the ranks.
 
-The reading processes return only summaries, as MessagePack. Memory is bounded by one capture per core and one summary
-per rank.
+The reading processes return only summaries, as MessagePack. Memory is bounded by one capture per core and one
+summary per rank.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from paceline.traces.read.files import captures_of
 
 @dataclass(frozen=True, kw_only=True)
 class TraceOptions:
-    """What to analyze in each capture; the options that are off by default take additional time."""
+    """What to analyze in each capture; options that are off by default take additional time."""
 
     window: str = "all"
-    launchers: bool = False  # the launchers of the work
+    launchers: bool = False  # time by operator, module and line
     path: bool = False  # the critical path
-    what_if: Sequence[str] = ()  # changes to replay, in the syntax of `what_if.change_of`; none: the usual ones
+    what_if: Sequence[str] = ()  # changes to replay, in the syntax of `what_if.parse_change`; empty: the usual ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,19 +53,19 @@ class RankTrace:
     gpu: str | None
     device: int | None
     window: str
-    steps: int  # that are marked, in the window
+    steps: int  # number of marked steps in the window
     breakdown: Breakdown
     idle: Idle
     queue: LaunchQueue
-    loader_is_serial: bool | None  # None: no loader is seen
+    loader_is_serial: bool | None  # None: the capture shows no loader
     kernels: Sequence[Kernel]
     calls: Sequence[CollectiveCall]
     problems: Sequence[str]
     host: str | None = None  # the machine's name
-    one_of_several: bool = False  # GPUs in its file
-    launchers: Launchers | None = None  # of the whole capture; None: not asked for, or not in it
-    path: PathSummary | None = None  # None: not asked for, or no GPU events
-    host_ns: int = 0  # without GPU events: from the first marked step or collective on the host to the last one's end
+    one_of_several: bool = False  # whether its file contains several GPUs
+    launchers: Launchers | None = None  # of the whole capture; None: not requested, or not in the capture
+    path: PathSummary | None = None  # None: not requested, or no GPU events
+    host_ns: int = 0  # without GPU events: time from the first to the last marked step or host collective
     outside_ns: int = 0  # captured before the first GPU event and after the last one; 0 in other windows than all
     without: Mapping[str, float] = field(default_factory=dict)  # speed-ups by replay, by part of `path_summary`
 
@@ -77,12 +77,12 @@ class RankTrace:
 
     @property
     def lasted_ns(self) -> int:
-        """Return the time from the first to the last GPU event, or host event without a GPU; 0 if unknown."""
+        """Return the nanoseconds from the first to the last GPU event, or host event without a GPU; 0 if unknown."""
         return self.breakdown.span_ns or self.host_ns
 
 
 def summaries_of(path: Path, wanted: TraceOptions) -> list[RankTrace]:
-    """Read a file and analyze its captures.
+    """Return the analysis of each capture in a file.
 
     Raises:
         NotACapture: The file is not a capture, or nothing of it could be read.
@@ -94,17 +94,17 @@ def summaries_of(path: Path, wanted: TraceOptions) -> list[RankTrace]:
 
 
 def _with_launchers(path: Path, ranks: Sequence[RankTrace]) -> list[RankTrace]:
-    """Add the launchers of GPU work, if the file is a complete capture of PyTorch's profiler."""
+    """Return the ranks with their launchers, if the file is a complete capture of PyTorch's profiler."""
     try:
         found = launchers_in(path)
     except NotACapture as error:
         problem = f"{error}: the operators of this capture are not known"
         return [replace(rank, problems=[*rank.problems, problem]) for rank in ranks]
-    return [replace(ranks[0], launchers=found), *ranks[1:]]  # they are of the file, not of one of its GPUs
+    return [replace(ranks[0], launchers=found), *ranks[1:]]  # the launchers are those of the whole file
 
 
 def summarise(capture: Capture, wanted: TraceOptions) -> RankTrace:
-    """Analyze a capture in a window."""
+    """Return the analysis of a capture in a window."""
     window = wanted.window
     events = events_in(capture, window)
     calls = _within(capture, events, window)
@@ -138,7 +138,7 @@ def summarise(capture: Capture, wanted: TraceOptions) -> RankTrace:
 
 
 def _outside(capture: Capture, events: GpuEvents) -> int:
-    """Return the captured time before the first GPU event and after the last one."""
+    """Return the captured nanoseconds before the first GPU event and after the last one."""
     if capture.captured_ns is None or not len(events):
         return 0
     first, last = capture.captured_ns
@@ -160,12 +160,12 @@ def _covered(spans: Sequence[MarkedStep | CollectiveCall]) -> int:
     return max(one.end_ns for one in spans) - min(one.start_ns for one in spans) if spans else 0
 
 
-_ALONE = 2  # files that are read without further processes
+_ALONE = 2  # up to this many files are read without further processes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traces:
-    """The analysis of all captures."""
+    """The analysis of all captures and the comparison of their ranks."""
 
     files: Sequence[str]
     ranks: Sequence[RankTrace]
@@ -195,9 +195,9 @@ def read_all(
 
     Args:
         files: As returned by `files_in`.
-        wanted: What to analyze in each.
+        wanted: What to analyze in each capture.
         processes: Number of parallel readers; None: one per core.
-        progress: Called with the number of files read so far, and of all.
+        progress: Called with the number of files read so far, and the number of all files.
 
     Raises:
         NotACapture: No file could be read.
@@ -250,7 +250,7 @@ def _distinct(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
     """Return the ranks in order; if two files have the same rank, the later one loses its rank number."""
     found, problems = [], []
     doubled: set[str] = set()
-    files: dict[int, str] = {}  # of several GPUs of one file all have its rank
+    files: dict[int, str] = {}  # all GPUs of one file have the same rank
     for rank in ranks:
         if rank.rank is not None and files.setdefault(rank.rank, rank.source) != rank.source:
             problems.append(

@@ -1,7 +1,7 @@
-"""Timeline data of some ranks on one clock, packed for a web page.
+"""Timelines of several ranks on one clock, packed for a web page.
 
-A million events are four million numbers. Packed by column, with starts as differences, they take a few megabytes. The
-selected ranks are read once more, because summaries hold no events.
+A million events are about three million numbers. Packed by column, with starts as differences, they take a few
+megabytes. The files of the selected ranks are read once more, because summaries contain no events.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _LONGEST_NAME = 160
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """Events of one kind that ran one after the other, ordered by start."""
+    """A row of a timeline: events of one kind that ran one after the other, ordered by start."""
 
     title: str  # "stream 7"
     kind: str  # `GPU` or `HOST`
     start_ns: Ns
     end_ns: Ns
-    name: NDArray[np.int64]  # place in `names`
-    names: Sequence[tuple[str, str]]  # with the class of each
+    name: NDArray[np.int64]  # index in `names`
+    names: Sequence[tuple[str, str]]  # pairs of name and class
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +47,18 @@ class RankTimeline:
 
 @dataclass(frozen=True, kw_only=True)
 class PackedTimelines:
-    """Timelines of some ranks, compressed: for each lane the starts, the durations and the names.
+    """Timelines of several ranks, compressed: for each lane the starts, the durations and the names.
 
-    All are 32-bit little-endian numbers. Starts are differences, the first from the beginning; times are in `unit_ns`.
+    All are 32-bit little-endian numbers. Starts are stored as differences, the first from the beginning of the
+    timeline. Times are in units of `unit_ns` nanoseconds.
     """
 
     unit_ns: int
     span_ns: int
     names: Sequence[tuple[str, str]]
-    ranks: Sequence[tuple[str, Sequence[tuple[str, str, int]]]]  # title, and of each lane title, kind and events
+    ranks: Sequence[
+        tuple[str, Sequence[tuple[str, str, int]]]
+    ]  # title of the rank; title, kind and event count of each lane
     data: bytes
 
 
@@ -81,7 +84,7 @@ def rank_timeline(capture: Capture, events: GpuEvents, title: str, moved_ns: int
 
 
 def pack_timelines(pictures: Sequence[RankTimeline]) -> PackedTimelines | None:
-    """Pack timelines on one clock; None if nothing ran on a GPU."""
+    """Return timelines packed on one clock; None if there are no GPU events."""
     lanes = [lane for picture in pictures for lane in picture.lanes]
     gpu = [lane for lane in lanes if lane.kind == GPU]
     if not gpu:
@@ -157,7 +160,7 @@ def _shifted(lane: Lane, ns: int) -> Lane:
     )
 
 
-MOST_RANKS, MOST_EVENTS = 8, 1_500_000  # of several ranks; of a single one all events are shown
+MOST_RANKS, MOST_EVENTS = 8, 1_500_000  # limits for several ranks; for a single rank all events are shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +172,7 @@ class TimelineData:
 
 
 def timeline_data_of(traces: Traces) -> TimelineData | None:
-    """Return the timelines of the most conspicuous ranks; None if nothing ran on a GPU."""
+    """Return the timelines of the ranks in `ranks_to_show`; None if there are no GPU events."""
     chosen = ranks_to_show(traces)
     pictures = []
     for rank in chosen:
@@ -182,7 +185,7 @@ def timeline_data_of(traces: Traces) -> TimelineData | None:
 
 
 def ranks_to_show(traces: Traces) -> list[RankTrace]:
-    """Return the worst stragglers, then the ranks that are idle most, as many as a page can hold, in order."""
+    """Return the worst stragglers, then the most idle ranks, as many as a page can hold, in rank order."""
     waited_for = {one.rank: place for place, one in enumerate(traces.stragglers)}
 
     def standing_out(rank: RankTrace) -> tuple[float, float]:

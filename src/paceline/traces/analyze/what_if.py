@@ -1,12 +1,13 @@
-"""Replay of a capture with changed durations: how long would it take if a part of it were faster, or gone?
+"""Replays a capture with changed durations, to predict its time if a part of the work were faster or absent.
 
-GPU work starts when its launch has reached the GPU, when the previous work of its stream has ended, and, if work of
-another stream delayed it, when that work has ended. The recorded delay is kept for the cause that was binding; the
-other causes get the usual delay. The host proceeds from launch to launch as recorded, except that calls that wait for
-GPU work return when this work ends. Without a change, the replay takes exactly the recorded time.
+GPU work starts when its launch has reached the GPU, when the previous work of its stream has ended, and, if
+work of another stream delayed it, when that work has ended. The recorded delay is kept for the cause that
+delayed the work; the other causes get the usual delay. The host proceeds from launch to launch as recorded,
+except that calls that wait for GPU work return when this work ends. Without a change, the replay takes exactly
+the recorded time.
 
-Not modelled: work that shares the GPU slows each other down, and other ranks would have to become faster too where
-communication waits for them.
+Not modelled: pieces of work that run on the GPU at the same time slow each other down, and if communication
+waits for other ranks, these would have to become faster too.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from paceline.traces.analyze.critical_path import NO_EVENT, Timeline, binding_ev
 from paceline.traces.capture import CLASSES, COMMUNICATION, COPY, NO_LAUNCH_NS
 from paceline.traces.intervals import Ns, length_before
 
-_USUAL_LAUNCH_NS, _USUAL_GAP_NS = 5_000, 1_000  # where a capture shows none
+_USUAL_LAUNCH_NS, _USUAL_GAP_NS = 5_000, 1_000  # used if a capture shows no such delay
 _NEVER = float("-inf")
-_WORK, _LAUNCH, _RETURN = 0, 1, 2  # the host works until then; launches; returns from a call that waited
+_WORK, _LAUNCH, _RETURN = 0, 1, 2  # the host works until this time, launches, or returns from a call that waited
 
-Durations = Callable[[Timeline], Ns]  # how long GPU work takes
-_Mark = tuple[int, int, int, int]  # time, one of the three kinds, event, time spent fetching since the last mark
+Durations = Callable[[Timeline], Ns]  # returns the duration of each piece of GPU work
+_Mark = tuple[int, int, int, int]  # time, kind, event, and time spent fetching batches since the last mark
 
 
 def recorded_durations(line: Timeline) -> Ns:
@@ -37,9 +38,9 @@ def recorded_durations(line: Timeline) -> Ns:
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIfChange:
-    """A part of the time that becomes faster."""
+    """A part of the time that becomes faster, for a replay."""
 
-    what: str  # in words
+    what: str  # description for the report
     lasting: Durations = recorded_durations
     host: float = 1.0  # factor on the host's own time
     loader: float = 1.0  # factor on the time in which the host fetches batches
@@ -48,7 +49,7 @@ class WhatIfChange:
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIfOutcome:
-    """A change, and the time of the capture with it."""
+    """The result of a replay: the time of the capture before and after a change."""
 
     what: str
     before_ns: int
@@ -91,7 +92,7 @@ class Replay:
         return WhatIfOutcome(what=change.what, before_ns=self._finish, after_ns=round(max(at, *ends, 0.0)))
 
     def _run_to(self, last: int, launched: Sequence[float], ends: list[float], taken: Sequence[int]) -> None:
-        """Replay GPU work in the order of its start, up to a given operation."""
+        """Replay GPU work in the order of its start, up to and including the given event."""
         for event in range(len(ends), last + 1):
             by_launch, by_stream, by_other = self._delays[event]
             start = launched[event] + by_launch
@@ -103,7 +104,10 @@ class Replay:
 
 
 def _delays(line: Timeline, own: Ns, held: Ns) -> tuple[list[float], list[int], list[int]]:
-    """Return the least delays of each event after its launch, after its stream's last work, and after other work."""
+    """Return the shortest delays of each event in nanoseconds.
+
+    The three lists are the delays after its launch, after its stream's previous work, and after other work.
+    """
     known = line.launch_ns != NO_LAUNCH_NS
     since_launch = line.start_ns - np.where(known, line.launch_ns, line.begin_ns)
     by_launch = known & (held == NO_EVENT)
@@ -116,7 +120,7 @@ def _delays(line: Timeline, own: Ns, held: Ns) -> tuple[list[float], list[int], 
 
 
 def _marks(line: Timeline) -> list[_Mark]:
-    """Return the activity of the host in order."""
+    """Return the launches, waits and returns of the host in order."""
     known = np.flatnonzero(line.launch_ns != NO_LAUNCH_NS)
     marks = [(int(line.launch_ns[event]), _LAUNCH, int(event)) for event in known]
     for start, end, work in _calls(line):
@@ -129,7 +133,7 @@ def _marks(line: Timeline) -> list[_Mark]:
 
 
 def _calls(line: Timeline) -> list[tuple[int, int, int]]:
-    """Return calls that waited for GPU work: start, end, and the work."""
+    """Return the calls that waited for GPU work: start, end, and the event that they waited for."""
     by_end = np.argsort(line.end_ns, kind="stable")
     ends = line.end_ns[by_end].tolist()
     found = []
@@ -177,7 +181,7 @@ def parse_change(text: str) -> WhatIfChange:
 
 
 def check_kernels(asked: Sequence[str], names: Iterable[str]) -> None:
-    """Check that some rank has each kernel in the what-if changes.
+    """Check that each kernel named in a what-if change exists on some rank.
 
     Raises:
         UsageError: No kernel name contains the given text.
@@ -190,7 +194,7 @@ def check_kernels(asked: Sequence[str], names: Iterable[str]) -> None:
 
 
 def usual_changes(line: Timeline) -> list[WhatIfChange]:
-    """Return the default changes: each part of the time gone, and the largest kernels twice as fast."""
+    """Return the default changes: each part of the time removed, and the largest kernels twice as fast."""
     present = set(np.unique(line.class_).tolist())
     asked = ["loader=gone"] if line.loader.length_ns else []
     asked += ["host=gone"]
@@ -213,7 +217,7 @@ def _twice(line: Timeline, name: int) -> WhatIfChange:
 
 
 def _left(text: str, factor: str) -> float:
-    """Return the share of a time that is left after a speed-up by the given factor."""
+    """Return the share of a time that remains after a speed-up by the given factor."""
     if factor.strip() == GONE:
         return 0.0
     try:

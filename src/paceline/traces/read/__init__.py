@@ -1,1 +1,1 @@
-"""Files of PyTorch's profiler and of Nsight Systems, read as captures."""
+"""Reads files of PyTorch's profiler and of Nsight Systems as captures."""

@@ -1,10 +1,10 @@
-"""Captures in Chrome's trace format, as PyTorch's profiler writes them: events, and columns of events.
+"""Decodes captures in Chrome's trace format, as PyTorch's profiler writes them, into columns of events.
 
-A well-formed capture is decoded in one pass. If some events are malformed, their numbers and arguments stay text until
-they are used, and broken JSON is read event by event (`lenient`).
+A well-formed capture is decoded in one pass. If some events are malformed, their numbers and arguments stay
+text until they are used, and broken JSON is read event by event (`lenient`).
 
-Times are microseconds with up to three decimals. Below 2^43 us (a hundred days), a double is exact to less than half a
-nanosecond. Larger times with decimals (microseconds since 1970) are decoded as decimals.
+Times are microseconds with up to three decimals. Below 2^43 us (a hundred days), a double is exact to less than
+half a nanosecond. Larger times with decimals (microseconds since 1970) are decoded as decimals.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ _CATEGORY, _NAME, _TS, _DUR, _ARGS = map(attrgetter, ("cat", "name", "ts", "dur"
 
 
 class Distributed(msgspec.Struct):
-    """Rank and world size of a capture."""
+    """Rank and world size in a capture's header."""
 
     rank: int | None = None
     world_size: int | None = None
 
 
 class Device(msgspec.Struct):
-    """A GPU of the machine."""
+    """A GPU of the machine, as the capture's header lists it."""
 
     id: int | None = None
     name: str | None = None
 
 
 class TraceHeader(msgspec.Struct):
-    """Fields of a capture beside its events."""
+    """The fields of a capture besides its events."""
 
     distributed: Distributed | None = msgspec.field(name="distributedInfo", default=None)
     devices: list[Device] = msgspec.field(name="deviceProperties", default_factory=list)
@@ -83,7 +83,7 @@ class EventColumns:
     timed: NDArray[np.bool_]  # whether the duration is known
     args: Sequence[Args | None]
     unusable: int = 0  # number of events with malformed arguments
-    wild: int = 0  # that were left out: no clock shows their times
+    wild: int = 0  # number of events left out because their times are impossible
 
     def __len__(self) -> int:
         return len(self.names)
@@ -104,11 +104,11 @@ class EventColumns:
 
 
 class Inexact(Exception):
-    """Doubles would lose decimals of the times of these events."""
+    """Raised if doubles would lose decimals of the event times."""
 
 
 def decode(path: Path, text: bytes) -> Document:
-    """Decode a capture.
+    """Return the decoded capture; times are doubles.
 
     Raises:
         NotACapture: The JSON is not a capture.
@@ -118,7 +118,7 @@ def decode(path: Path, text: bytes) -> Document:
 
 
 def decode_exactly(path: Path, text: bytes) -> Document:
-    """Decode a capture with all decimals of its times, which takes longer. Raises as `decode`."""
+    """Return the decoded capture with all decimals of its times. Slower than `decode`; raises the same errors."""
     return _decode_with(path, text, _EXACT_FILE)
 
 
@@ -177,7 +177,7 @@ def _times(events: Sequence[Event] | Sequence[ExactEvent]) -> _EventTimes:
 
 
 def _of_doubles(starts: Sequence[float], lasted: Sequence[float | None]) -> _EventTimes | None:
-    """Return times from doubles; None if a start may have lost decimals (durations with decimals imply such starts)."""
+    """Return times from doubles; None if doubles may have lost decimals of a start."""
     ts, dur = np.array(starts, np.float64), np.array(lasted, np.float64)  # None becomes NaN
     timed = ~np.isnan(dur)
     dur[~timed] = 0.0
@@ -189,7 +189,7 @@ def _of_doubles(starts: Sequence[float], lasted: Sequence[float | None]) -> _Eve
 
 
 def _rounded(us: NDArray[np.float64]) -> Ns:
-    """Return whole nanoseconds. The whole microseconds are converted separately, because they are exact."""
+    """Return microseconds as whole nanoseconds. Whole microseconds are converted separately, because they are exact."""
     known = np.clip(us, -_LAST_US, _LAST_US)
     whole = np.floor(known)
     return whole.astype(np.int64) * 1000 + np.rint((known - whole) * 1000).astype(np.int64)
@@ -211,7 +211,7 @@ def _of_decimals(starts: Sequence[Decimal], lasted: Sequence[Decimal | None]) ->
 
 
 def recover(path: Path, text: bytes, error: Exception) -> Document:
-    """Read the intact events of a file with broken JSON.
+    """Return the intact events of a file with broken JSON.
 
     Raises:
         NotACapture: No event could be read.

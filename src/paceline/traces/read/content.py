@@ -1,4 +1,4 @@
-"""The bytes of a capture file, decompressed as far as the file is intact."""
+"""Reads the bytes of a capture file, decompressed as far as the file is intact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WITH_HEADER = 31  # gzip's header and trailer, for zlib
 _CHUNK_BYTES = 1 << 22
 _HEAD_BYTES = 1 << 10
 _FAULT = cast(type[Exception], isal_zlib.error)  # its stub takes the class for an instance
-_MARK = b"\xef\xbb\xbf"  # that a text is UTF-8
+_MARK = b"\xef\xbb\xbf"  # byte order mark of UTF-8
 
 
 class NotACapture(RecordError):
@@ -25,20 +25,20 @@ class NotACapture(RecordError):
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """The content of a file."""
+    """The content of a file, with messages about damage."""
 
     data: bytes
     problems: tuple[str, ...] = ()
 
     @property
     def document(self) -> bytes:
-        """Return one JSON object; the format also allows a bare list of events."""
+        """Return the content as one JSON object; a bare list of events, which the format also allows, is wrapped."""
         data = self.data.removeprefix(_MARK)
         return b'{"traceEvents":' + data + b"}" if data[:_HEAD_BYTES].lstrip()[:1] == b"[" else data
 
 
 def read_content(path: Path) -> Content:
-    """Return the content of a file, decompressed if it is gzipped; of a truncated file, the intact part.
+    """Return the content of a file, decompressed if it is gzipped. Of a truncated file, the intact part is returned.
 
     Raises:
         NotACapture: The file cannot be read, or is empty.
@@ -56,7 +56,7 @@ def read_content(path: Path) -> Content:
 
 
 def _unpacked(path: Path, packed: bytes) -> Content:
-    """Decompress one or several gzip members, each in one call as long as nothing is damaged."""
+    """Return decompressed content of one or several gzip members, each in one call while nothing is damaged."""
     parts, rest = [], packed
     try:
         while rest[:2] == _GZIP:
@@ -71,7 +71,7 @@ def _unpacked(path: Path, packed: bytes) -> Content:
 
 
 def _piece_by_piece(path: Path, packed: bytes) -> Content:
-    """Decompress chunk by chunk, up to the damage."""
+    """Return the content decompressed chunk by chunk, up to the damage."""
     parts: list[bytes] = []
     while packed[:2] == _GZIP:
         member = zlib.decompressobj(_WITH_HEADER)

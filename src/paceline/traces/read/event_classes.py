@@ -1,7 +1,7 @@
-"""The class of a GPU event (compute, communication, copy), from its category, its collective and its name.
+"""Derives the class of a GPU event (compute, communication, copy) from its category, its collective and its name.
 
-Communication kernels have many names: NCCL and RCCL, the multimem and one-shot kernels of symmetric memory, custom
-all-reduces of inference servers, expert-parallel libraries (DeepEP), NVSHMEM, MSCCL, gloo.
+Communication kernels have many names: NCCL and RCCL, the multimem and one-shot kernels of symmetric memory,
+custom all-reduces of inference servers, expert-parallel libraries (DeepEP), NVSHMEM, MSCCL, gloo.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ def is_synchronising(name: str) -> bool:
 
 
 def is_transfer(name: str) -> bool:
-    """Return whether a copy certainly goes from or to the host or another GPU."""
+    """Return whether the name of a copy shows that it goes from or to the host or another GPU."""
     return _TRANSFERS.search(name) is not None
 
 
 def is_loader(name: str) -> bool:
-    """Return whether a range on the host fetches a batch."""
+    """Return whether a host range with this name fetches a batch."""
     return name.startswith(_LOADER)
 
 
 def is_serial_loader(name: str) -> bool:
-    """Return whether a range on the host fetches a batch from a loader without workers."""
+    """Return whether a host range with this name fetches a batch from a loader without workers."""
     return is_loader(name) and "_SingleProcess" in name
 
 
 def is_gloo(name: str) -> bool:
-    """Return whether a range on the host is a collective of gloo."""
+    """Return whether a host range with this name is a collective of gloo."""
     return name.startswith("gloo:")
 
 
-@lru_cache(_KEPT)  # ranks run the same kernels
+@lru_cache(_KEPT)  # ranks run the same kernels, so names repeat
 def class_of(name: str, *, is_copy: bool = False, is_collective: bool = False) -> int:
     """Return the class of an event.
 

@@ -1,4 +1,4 @@
-"""Events of Chrome's trace format, with only the fields that are needed.
+"""Events of Chrome's trace format, with only the fields that are used.
 
 Only complete events (``"ph": "X"``) have a duration. All other events are decoded to empty objects.
 """
@@ -52,7 +52,7 @@ class ExactEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
 
 
 class LenientEvent(msgspec.Struct, gc=False):
-    """An event of a file with malformed events; numbers and arguments stay text."""
+    """An event of a capture with malformed events; numbers and arguments stay text."""
 
     name: str = ""
     cat: str = ""
@@ -62,7 +62,7 @@ class LenientEvent(msgspec.Struct, gc=False):
 
 
 class RecoveredEvent(msgspec.Struct):
-    """The required types of an event in a damaged file."""
+    """The field types that an event of a damaged file must have."""
 
     ts: float
     name: str = ""

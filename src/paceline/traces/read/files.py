@@ -1,4 +1,4 @@
-"""Capture files: found in folders, and read as one capture per rank or per GPU."""
+"""Finds capture files in folders, and reads them as one capture per rank or per GPU."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def files_in(paths: Sequence[Path]) -> list[Path]:
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:
-    """Return a sort key that orders rank 10 after rank 9."""
+    """Return a sort key that orders the numbers in paths by value, such as rank 10 after rank 9."""
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
 
 def captures_of(path: Path) -> list[Capture]:
-    """Read a file: one capture of a rank, or one per GPU.
+    """Return the captures in a file: one capture of a rank, or one per GPU.
 
     Raises:
         NotACapture: The file is not a capture, or nothing of it could be read.
@@ -58,9 +58,10 @@ def captures_of(path: Path) -> list[Capture]:
 
 
 def by_gpu(capture: Capture) -> list[Capture]:
-    """Return one capture per GPU on which kernels ran, or the capture itself if there is only one GPU.
+    """Return one capture per GPU on which kernels ran; only the capture itself if there is one GPU.
 
-    The profiler does not record to which GPU a collective belongs, so these collectives are not matched across ranks.
+    The profiler does not record to which GPU a collective belongs. With several GPUs, collectives are therefore
+    left out.
     """
     if capture.devices is None:
         return [capture]

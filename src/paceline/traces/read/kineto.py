@@ -1,4 +1,4 @@
-"""Captures of PyTorch's profiler: GPU events, launches, calls that wait for the GPU, marked steps, collectives."""
+"""Reads captures of PyTorch's profiler: GPU events, launches, host waits, marked steps, collectives."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _ITEM_BYTES = {
 
 GPU_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset", "Kernel", "Memcpy", "Memset"})
 _COPY_CATEGORIES = GPU_CATEGORIES - {"kernel", "Kernel"}
-_LAUNCHING = re.compile("runtime|driver", re.IGNORECASE)  # categories of calls that launch work, or wait for it
+_LAUNCHING = re.compile("runtime|driver", re.IGNORECASE)  # categories of calls that launch GPU work or wait for it
 _ANNOTATION = "user_annotation"
 _NO_MARKS = frozenset({"python_function", "gpu_user_annotation", "overhead", "Trace"})
 _BETWEEN_TWO = frozenset({"send", "recv"})
@@ -86,7 +86,7 @@ def read(path: Path) -> Capture:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Pause the cyclic garbage collector while a million acyclic objects are created; it took most of the time."""
+    """Pause the cyclic garbage collector while millions of objects are created, which it would slow down."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -124,9 +124,9 @@ def _capture(path: Path, document: Document, problems: Sequence[str]) -> Capture
 
 
 def _by_use(events: Sequence[Any]) -> tuple[EventColumns, EventColumns, EventColumns]:
-    """Return GPU events, runtime calls, and ranges on the host that may be steps or batches."""
+    """Return three groups of events: GPU events, runtime calls, and host ranges that may be steps or batches."""
     uses = _Uses()
-    deque(map(call, map(uses.__getitem__, map(_CATEGORY, events)), events), maxlen=0)  # a loop without its interpreter
+    deque(map(call, map(uses.__getitem__, map(_CATEGORY, events)), events), maxlen=0)  # a loop that runs in C
     return columns_of(uses.gpu), columns_of(uses.calls), columns_of(uses.annotations or uses.others)
 
 
@@ -184,7 +184,10 @@ def _faults(path: Path, gpu: EventColumns, unusable: int) -> list[str]:
 
 
 def _gpu_name(names: Mapping[int, str | None], device: int | None) -> str | None:
-    """Return the name of a GPU. AMD's profiler numbers devices unlike torch; then a name common to all is used."""
+    """Return the name of a GPU; None if it is unknown.
+
+    AMD's profiler numbers devices differently from torch; then the name is used if all GPUs have the same.
+    """
     if device is None or device in names:
         return names.get(device) if device is not None else None
     told = set(names.values())
@@ -192,7 +195,7 @@ def _gpu_name(names: Mapping[int, str | None], device: int | None) -> str | None
 
 
 def _rank_in(path: Path) -> int | None:
-    """Return the rank in the name of the file or of its folder."""
+    """Return the rank in the name of the file or of its folder; None without one."""
     found = _RANK_IN_NAME.search(path.name) or _RANK_IN_NAME.fullmatch(path.absolute().parent.name)
     return int(found[1]) if found else None
 

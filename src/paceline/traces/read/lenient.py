@@ -1,10 +1,10 @@
 """Lenient parsing of captures that are malformed or damaged.
 
-In a capture of valid JSON, one malformed event must not cost the others: the events are decoded with their times and
-arguments left as text, and each is converted by itself. In a capture of broken JSON, events are found one by one and
-repaired. Broken captures occur in practice: truncated files, unescaped backslashes or quotes in a name, control
-characters, bytes that are not UTF-8, integers beyond 64 bits, NaN. An event begins where an object follows a comma or
-the bracket of the list and opens with a key of an event.
+If the JSON is valid, one malformed event must not make the others unreadable: the events are decoded with their
+times and arguments as text, and each is converted separately. If the JSON is broken, events are found one by
+one and repaired. Broken captures occur in practice: truncated files, unescaped backslashes or quotes in a name,
+control characters, bytes that are not UTF-8, integers beyond 64 bits, NaN. An event begins where an object
+follows a comma or the bracket of the list and opens with a key of an event.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import msgspec
 
 from paceline.traces.read.events import NOTHING, Args, LenientEvent, RecoveredEvent
 
-_STARTS = msgspec.json.Decoder(list[float])  # each event has to have one
+_STARTS = msgspec.json.Decoder(list[float])  # each event must have a start
 _LASTED = msgspec.json.Decoder(list[float | None])
 _EXACT_STARTS = msgspec.json.Decoder(list[Decimal])
 _EXACT_LASTED = msgspec.json.Decoder(list[Decimal | None])
@@ -39,7 +39,7 @@ def doubles_of(events: Sequence[LenientEvent]) -> tuple[list[float], list[float 
 
 
 def decimals_of(events: Sequence[LenientEvent]) -> tuple[list[Decimal], list[Decimal | None]]:
-    """Return starts and durations in microseconds, with all decimals."""
+    """Return starts and durations in microseconds with all decimals."""
     starts, lasted = _list_of([e.ts for e in events]), _list_of([e.dur for e in events])
     return _EXACT_STARTS.decode(starts), _EXACT_LASTED.decode(lasted)
 
@@ -59,7 +59,7 @@ def args_of(events: Sequence[LenientEvent]) -> tuple[list[Args], int]:
 
 
 def _usable(text: bytes | msgspec.Raw) -> tuple[Args, bool]:
-    """Return the well-formed ones of some arguments, and whether all are well-formed."""
+    """Return the well-formed arguments of an event, and whether all are well-formed."""
     try:
         return _ARGS_DECODER.decode(b"[" + text + b"]")[0], True
     except msgspec.DecodeError:
@@ -107,17 +107,17 @@ _TOP_KEYS = ("distributedInfo", "deviceProperties", "host_name")
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveredEvents:
-    """The events that could be read."""
+    """The events that could be read from a broken capture."""
 
     events: list[dict[str, Any]]
-    top: Mapping[str, Any]  # fields beside the events, as far as they were found
+    top: Mapping[str, Any]  # the capture's other fields, as far as they were found
     repaired: int  # events that were partly guessed
     lost: int  # events that could not be read
     first_lost: int | None  # character at which the first lost event begins
 
 
 def recover_events(data: bytes) -> RecoveredEvents:
-    """Read the events of a broken capture one by one."""
+    """Return the events of a broken capture, read one by one."""
     text = data.decode("utf-8", "replace")
     events, repaired, lost, first_lost = [], 0, 0, None
     for begin, chunk in _chunks(text):
@@ -125,7 +125,7 @@ def recover_events(data: bytes) -> RecoveredEvents:
         if event is None:
             lost += 1
             first_lost = begin if first_lost is None else first_lost
-        elif _TIMED & event.keys():  # otherwise it is another object, such as a device
+        elif _TIMED & event.keys():  # other objects, such as devices, have no time
             events.append(event)
             repaired += guessed
     return RecoveredEvents(events=events, top=_top(text), repaired=repaired, lost=lost, first_lost=first_lost)
@@ -138,7 +138,7 @@ def _chunks(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _event(chunk: str) -> tuple[dict[str, Any] | None, bool]:
-    """Return an event, and whether part of it was guessed."""
+    """Return an event, or None if it is unreadable, and whether part of it was guessed."""
     for guessed, attempt in ((False, chunk), (True, _LONE_BACKSLASH.sub(r"\\\\", chunk))):
         try:
             event = _LENIENT.raw_decode(attempt)[0]
@@ -173,7 +173,7 @@ def _fields(chunk: str) -> dict[str, Any] | None:
 
 
 def _is_whole(chunk: str) -> bool:
-    """Return whether an event reaches its closing brace; a truncated one may have lost digits of its times."""
+    """Return whether an event ends with its closing brace; a truncated one may have lost digits of its times."""
     return chunk.rstrip().rstrip(",]} \n\t") != chunk.rstrip() or chunk.rstrip().endswith("}")
 
 

@@ -1,8 +1,9 @@
-"""Exports of Nsight Systems (SQLite), read as one capture per GPU.
+"""Reads exports of Nsight Systems (SQLite) as one capture per GPU.
 
-Times are whole nanoseconds. Which tables and columns exist depends on the traced activities and on the version of the
-exporter; missing ones are reported, and the rest is read. One file holds all processes of a machine, and each process
-has its own correlation ids: a GPU's launches, steps and waits are those of the processes that used it.
+Times are whole nanoseconds. The available tables and columns depend on the traced activities and on the version
+of the exporter; missing ones are reported, and the rest is read. One file contains all processes of a machine,
+and each process has its own correlation ids: a GPU's launches, steps and waits are those of the processes that
+used it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _KERNELS, _GRAPHS = "CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_GRAPH_TRA
 _COPIES, _SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
 _CALLS, _RANGES, _TEXTS, _GPUS = "CUPTI_ACTIVITY_KIND_RUNTIME", "NVTX_EVENTS", "StringIds", "TARGET_INFO_GPU"
 _ALWAYS = (_KERNELS, _COPIES, _SETS, _CALLS)
-_THREAD_BITS = 24  # of a global thread number; the bits above are its process
+_THREAD_BITS = 24  # bits of the thread in a global thread number; the higher bits are its process
 _WAYS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP"}
 _PLACES = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed"}
 
@@ -84,19 +85,22 @@ class _Export:
     problems: list[str]
 
     def rows(self, table: str, *wanted: str) -> list[tuple[Any, ...]]:
-        """Return columns of a table, None for missing ones. Rows without start and end are reported as a problem."""
+        """Return start, end and the wanted columns of a table's rows; missing columns are None.
+
+        Rows without start and end are left out and reported as a problem.
+        """
         if table not in self.columns:
             return []
         there = ("start", "end", *wanted)
         chosen = ", ".join(f'"{column}"' if column in self.columns[table] else "NULL" for column in there)
         rows = self.database.execute(f'SELECT {chosen} FROM "{table}"').fetchall()  # noqa: S608
         whole = [row for row in rows if isinstance(row[0], int) and isinstance(row[1], int)]
-        if len(whole) < len(rows) and table != _RANGES:  # marks of one moment are no ranges
+        if len(whole) < len(rows) and table != _RANGES:  # marks without an end are not ranges
             self.problems.append(f"{self.path}: {len(rows) - len(whole)} rows of the table {table} have no times")
         return whole
 
     def texts(self) -> dict[int, str]:
-        """Return the texts that rows refer to by number."""
+        """Return the texts of the export's string table by number."""
         if not {"id", "value"} <= self.columns.get(_TEXTS, set()):
             return {}
         return {number: str(text) for number, text in self.database.execute(f"SELECT id, value FROM {_TEXTS}")}  # noqa: S608
@@ -139,7 +143,7 @@ def _captures(path: Path, export: _Export) -> list[Capture]:
 
 
 def _of(ranges: Iterable[_Range], processes: set[int]) -> list[_Range]:
-    """Return the ranges of some processes, and those of an unknown process."""
+    """Return the ranges of these processes and of unknown processes; all ranges if a process is unknown."""
     return [one for one in ranges if one.process in processes or -1 in processes or one.process == -1]
 
 
@@ -170,12 +174,12 @@ def _kernels(export: _Export, texts: dict[int, str]) -> list[_Work]:
 
 
 def _graphs(export: _Export) -> list[_Work]:
-    """Return CUDA graphs that were traced as a whole, without their kernels."""
+    """Return CUDA graphs that were traced as one piece of work, without their kernels."""
     return [_work(row, f"CUDA graph {row[6]}") for row in export.rows(_GRAPHS, *_WHERE, "graphId")]
 
 
 def _copies(export: _Export) -> list[_Work]:
-    """Return copies, named as PyTorch's profiler names them."""
+    """Return copies, named as in captures of PyTorch's profiler."""
     rows = export.rows(_COPIES, *_WHERE, "copyKind", "srcKind", "dstKind")
     return [_work(row, _copy_name(*row[6:]), is_copy=True) for row in rows]
 
@@ -233,7 +237,7 @@ def _apart(ranges: Sequence[_Range] | Sequence[_Work], processes: set[int]) -> n
 
 
 def _host(calls: Sequence[_Range]) -> HostActivity:
-    """Return calls that wait for the GPU; exports do not mark the fetching of batches."""
+    """Return the calls that wait for the GPU; exports do not mark the fetching of batches."""
     waits = [one for one in calls if is_synchronising(one.name)]
     starts, ends = (np.array(column, np.int64) for column in ([w.start for w in waits], [w.end for w in waits]))
     return HostActivity(synchronising=union_of(starts, ends))
