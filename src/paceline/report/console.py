@@ -1,4 +1,4 @@
-"""What a console can write."""
+"""The characters that a console can print."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ _ASCII = str.maketrans(
 
 
 def encodable(text: str, *, console: Console) -> str:
-    """Return text that the console can write: where it has only ASCII, signs become letters like them."""
+    """Return text that the console can print: on an ASCII console, special characters become similar ASCII ones."""
     return text.translate(_ASCII) if console.options.ascii_only else text

@@ -1,4 +1,4 @@
-"""The parts of a comment on a pull request: text that stays text, code, and findings folded away."""
+"""Parts of Markdown comments on pull requests: escaped text, code, and folded findings."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _REFERENCE = re.compile(r"(?<!\w)([@#])(?=\w)")
 
 
 def escape(text: str) -> str:
-    """Make text stay text: no markup, no HTML, no mention of a person and no reference to an issue."""
+    """Return text escaped for Markdown: without markup, HTML, mentions of people and references to issues."""
     safe = _SPECIAL.sub(r"\\\1", words.printable(text).translate(_HTML))
     return _REFERENCE.sub("\\1\N{ZERO WIDTH NON-JOINER}", _BLOCK.sub(r"\1\\\2\3", safe))
 
 
 def code(text: str) -> str:
-    """Write text as a code span, whatever backticks it has."""
+    """Return text as a code span, with a fence longer than any run of backticks in the text."""
     plain = words.printable(text)
     longest = max((len(run) for run in re.findall("`+", plain)), default=0)
     fence = "`" * (longest + 1)
@@ -29,7 +29,7 @@ def code(text: str) -> str:
 
 
 def finding(one: Finding) -> str:
-    """Write a finding, folded away below its name and its gain."""
+    """Return a finding as Markdown, folded below its name and its gain."""
     head = f"<code>{_html(one.code)}</code> <b>{_html(one.name)}</b>"
     if one.gain is not None:
         head += f": {words.gain(one.gain)} faster"
@@ -44,7 +44,7 @@ def finding(one: Finding) -> str:
 
 
 def folded(title: str, text: str) -> str:
-    """Fold a part away below its title; empty where there is nothing to fold."""
+    """Return Markdown text folded below a title; empty if the text is empty."""
     return _folded(_html(title), text) if text else ""
 
 

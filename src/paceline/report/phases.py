@@ -1,9 +1,9 @@
-"""What are the nine phases called and which colour has each? One answer for every chart, table and bar.
+"""Names and colours of the nine phases, used in every chart, table and bar.
 
-The two sets of colours share their hues; one is for light paper, one for dark. They were searched for in
-OKLCH so that every two neighbours of a stacked bar stay at least 14 CIEDE2000 apart, and any two phases
-at least 10 on light and 8 on dark, as seen with full colour vision and with each kind of colour
-blindness (matrices of Machado, Oliveira & Fernandes, 2009).
+The two sets of colours have the same hues; one is for light backgrounds, one for dark ones. They were optimized
+in OKLCH so that neighbours in a stacked bar are at least 14 CIEDE2000 apart, and any two phases at least 10 on
+light and 8 on dark, as seen with full colour vision and with each kind of colour blindness (matrices of
+Machado, Oliveira & Fernandes, 2009).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from paceline.record.layout import PHASES
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseStyle:
-    """How one phase is shown."""
+    """The label and the colours of one phase."""
 
     name: str  # as in layout.PHASES
     label: str
-    meaning: str  # what happened in that time, in a few words
-    light: str  # colour on light paper, #rrggbb
-    dark: str  # colour on dark paper, #rrggbb
+    meaning: str  # what happens in this phase, in a few words
+    light: str  # colour on a light background, #rrggbb
+    dark: str  # colour on a dark background, #rrggbb
 
 
 def _style(name: str, label: str, meaning: str, light: str, dark: str) -> PhaseStyle:
@@ -62,5 +62,5 @@ def contrast(one: str, other: str) -> float:
 
 
 def text_on(colour: str) -> str:
-    """Return black or white, whichever reads better on the colour."""
+    """Return black or white, whichever has more contrast with the colour."""
     return max(("#000000", "#ffffff"), key=lambda ink: contrast(ink, colour))

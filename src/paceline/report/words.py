@@ -1,4 +1,4 @@
-"""Which words and numbers do all reports share? Quantities with units, intervals, states, in plain text."""
+"""Words and numbers that all reports share: quantities with units, intervals, states, in plain text."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from paceline.explain.words import SHARE_OF_SAMPLES
 from paceline.record.layout import PHASES
 from paceline.report.phases import STYLES
 
-OVER = "over the steady steps"  # what samples/s is taken over: all steady steps together, slow ones included
+OVER = "over the steady steps"  # basis of samples/s: all steady steps together, slow ones included
 count = units.count
-HEALTHY = ("compute-bound", "balanced")  # verdicts that ask for nothing
+HEALTHY = ("compute-bound", "balanced")  # verdicts that need no action
 _FAILED = re.compile(r"exited with code \d+(?=: )")
 _UNIT = re.compile(r"(?<=[0-9]) ?[^0-9 .,]+$")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 def printable(text: str) -> str:
-    """Make text one line without control characters: a hostile name must not move the cursor or turn the text."""
+    """Return text as one line without control characters, which could move the cursor or reverse the text."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text.replace("\n", " ").replace("\t", " "))
 
 
 def finite(value: float | None) -> float | None:
-    """Return the value, or None where it is missing, NaN or infinite."""
+    """Return the value, or None if it is missing, NaN or infinite."""
     return None if value is None or not math.isfinite(value) else value
 
 
@@ -52,7 +52,7 @@ _BY_UNIT: Mapping[str, Callable[[float], str]] = {
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """Print a number with its unit; ``share`` is a fraction of one, ``%`` a number out of a hundred."""
+    """Return a number with its unit as text; ``share`` is a fraction of one, ``%`` a number out of a hundred."""
     if value is None or not math.isfinite(value):
         return units.MISSING
     known = _BY_UNIT.get(unit)
@@ -61,7 +61,7 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def span(low: float, high: float, unit: str = "s") -> str:
-    """Print the bounds of a quantity: ``405 to 420 ms``; one number where both print alike."""
+    """Return the bounds of a quantity as text: ``405 to 420 ms``; one number if both print equally."""
     first, second = quantity(low, unit), quantity(high, unit)
     if first == second:
         return first
@@ -70,12 +70,12 @@ def span(low: float, high: float, unit: str = "s") -> str:
 
 
 def interval(value: Interval, unit: str = "s") -> str:
-    """Print a quantity with its confidence interval: ``412 ms (95% CI 405–420)``."""
+    """Return a quantity with its confidence interval as text: ``412 ms (95% CI 405–420)``."""
     return f"{quantity(value.value, unit)} ({confidence(value, unit)})"
 
 
 def confidence(value: Interval, unit: str = "s") -> str:
-    """Print a confidence interval: ``95% CI 405–420``, with units only if they are not all those of the value."""
+    """Return a confidence interval as text: ``95% CI 405–420``, with units only if they differ from the value's."""
     texts = [quantity(number, unit) for number in (value.value, value.low, value.high)]
     numbers = [_UNIT.sub("", text) for text in texts]
     units_of = {text.removeprefix(number) for text, number in zip(texts, numbers, strict=True)}
@@ -85,7 +85,7 @@ def confidence(value: Interval, unit: str = "s") -> str:
 
 
 def confident(value: Interval) -> str:
-    """Print a duration with its 95% interval in one unit: ``98.8 ms (95% CI 97.3–101)``."""
+    """Return a duration with its 95% interval in one unit as text: ``98.8 ms (95% CI 97.3–101)``."""
     shown = quantity(value.value, "s")
     for scale, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
         if shown.endswith(f" {unit}") and " " not in shown.removesuffix(f" {unit}"):
@@ -95,30 +95,30 @@ def confident(value: Interval) -> str:
 
 
 def gain(value: Gain) -> str:
-    """Print a speed-up to expect: ``1.55x to 2.10x``, or ``up to 1.20x (assumed)`` where it may be nothing."""
+    """Return an expected speed-up as text: ``1.55x to 2.10x``, or ``up to 1.20x (assumed)`` if it may be none."""
     return factors(value) + (f" ({value.basis})" if value.basis == "assumed" and value.high > 1.0 else "")
 
 
 def factors(value: Gain) -> str:
-    """Print the bounds of a speed-up, without their basis."""
+    """Return the bounds of an expected speed-up as text, without their basis."""
     if value.low <= 1.0:
         return f"up to {units.factor(value.high)}" if value.high > 1.0 else "none"
     return span(value.low, value.high, "x")
 
 
 def device(diagnosis: Diagnosis) -> str:
-    """Name what the run ran on: ``8 x NVIDIA H100``."""
+    """Return the devices of a run as text: ``8 × NVIDIA H100``."""
     name = printable(diagnosis.device_name or diagnosis.device)
     return f"{diagnosis.world} × {name}" if diagnosis.world > 1 else name
 
 
 def steps_of(ranks: Sequence[RankBreakdown]) -> int:
-    """Return how many steps the run took: those of the rank that took most."""
+    """Return the number of steps of a run: that of the rank with most steps."""
     return max((rank.steps for rank in ranks), default=0)
 
 
 def speed(diagnosis: Diagnosis) -> list[str]:
-    """Say how fast the run was: steps, the median step with its interval, samples per second."""
+    """Return texts on the speed of a run: steps, the median step with its interval, samples per second."""
     parts = []
     steps = steps_of(diagnosis.ranks)
     if steps:
@@ -131,9 +131,9 @@ def speed(diagnosis: Diagnosis) -> list[str]:
 
 
 def evidence(finding: Finding, diagnosis: Diagnosis) -> list[Evidence]:
-    """Return the evidence of a finding, what its summary does not say first.
+    """Return the evidence of a finding; evidence that the summary already states comes last.
 
-    The median step time is left out: a report shows it once.
+    The median step time is left out, because a report shows it elsewhere.
     """
     step_s = diagnosis.step_s.value if diagnosis.step_s is not None else None
     shown = [one for one in finding.evidence if one.unit != "s" or one.value is None or one.value != step_s]
@@ -141,28 +141,28 @@ def evidence(finding: Finding, diagnosis: Diagnosis) -> list[Evidence]:
 
 
 def _rank(evidence: Evidence, finding: Finding) -> int:
-    """Return the place of a piece of evidence: a hot function, other numbers, the share that the summary states."""
+    """Return the sort key of evidence: 0 for a hot function, 2 for the share in the summary, 1 for the rest."""
     if evidence.unit == SHARE_OF_SAMPLES:
         return 0
     return 2 if evidence.value is not None and evidence.value == finding.time_share else 1
 
 
 def recommended(diagnosis: Diagnosis) -> Remedy | None:
-    """Return the remedy to try first: the first one of the verdict's finding."""
+    """Return the remedy to try first: the first one of the verdict's finding; None without one."""
     finding = verdict_finding(diagnosis)
     return finding.remedies[0] if finding is not None and finding.remedies else None
 
 
 def verdict_finding(diagnosis: Diagnosis) -> Finding | None:
-    """Return the finding that the verdict names, if it names one."""
+    """Return the finding that the verdict names; None if it names none."""
     named = (finding for finding in diagnosis.findings if finding.name == diagnosis.verdict)
     return next(named, None)
 
 
 def own_finding(diagnosis: Diagnosis) -> Finding | None:
-    """Return the first finding about the program itself, if the verdict is about the machine; else None.
+    """Return the first finding about the program itself, if the verdict is about the machine; otherwise None.
 
-    A finding whose gain is only assumed comes after those whose gain follows from what was measured.
+    A finding with an assumed gain comes after those whose gain follows from measurements.
     """
     verdict = verdict_finding(diagnosis)
     if verdict is None or verdict.code not in OF_THE_MACHINE:
@@ -172,12 +172,12 @@ def own_finding(diagnosis: Diagnosis) -> Finding | None:
 
 
 def ended_badly(diagnosis: Diagnosis) -> bool:
-    """Say whether the program ended by itself or otherwise with an error."""
+    """Return whether the program ended with an error."""
     return diagnosis.exit_code not in (None, 0)
 
 
 def ending(diagnosis: Diagnosis) -> str:
-    """Say how the program ended: ``finished``, ``killed by SIGKILL (out of memory), exit code 137``."""
+    """Return how the program ended, as text: ``finished``, ``killed by SIGKILL (out of memory), exit code 137``."""
     text = printable(diagnosis.ended)
     if ended_badly(diagnosis) and str(diagnosis.exit_code) not in text:
         text += f", exit code {diagnosis.exit_code}"
@@ -185,7 +185,7 @@ def ending(diagnosis: Diagnosis) -> str:
 
 
 def ending_and_time(diagnosis: Diagnosis) -> str:
-    """Return how the program ended and its duration, in words. The duration comes before an exception's message."""
+    """Return how the program ended and after what time, as text. The time comes before an exception's message."""
     after = "" if diagnosis.wall_s is None else f" after {units.seconds(diagnosis.wall_s)}"
     text = ending(diagnosis)
     failed = _FAILED.match(text)
@@ -193,7 +193,7 @@ def ending_and_time(diagnosis: Diagnosis) -> str:
 
 
 def mood(diagnosis: Diagnosis) -> str:
-    """Return how the verdict is to be shown: ``critical``, ``warning``, ``good`` or ``info``."""
+    """Return the style of the verdict: ``critical``, ``warning``, ``good`` or ``info``."""
     finding = verdict_finding(diagnosis)
     if finding is not None and finding.severity != "info":
         return finding.severity
@@ -203,7 +203,7 @@ def mood(diagnosis: Diagnosis) -> str:
 
 
 def mark(diagnosis: Diagnosis) -> str:
-    """Return the sign before the verdict: a cross for what failed, a triangle for time lost, a tick, a dot."""
+    """Return the sign before the verdict: a cross for a failure, a triangle for lost time, a tick, or a dot."""
     finding = verdict_finding(diagnosis)
     shown = mood(diagnosis)
     if shown == "critical":
@@ -212,14 +212,14 @@ def mark(diagnosis: Diagnosis) -> str:
 
 
 def headline(text: str) -> str:
-    """Begin a sentence with a capital letter, unless its first word is a name such as ``torch.save``."""
+    """Return a sentence with a capital letter, unless its first word is a name such as ``torch.save``."""
     clean = printable(text)
     first = clean.partition(" ")[0]
     return clean[0].upper() + clean[1:] if first.isalpha() and first.islower() else clean
 
 
 def rank_spread(ranks: Sequence[RankBreakdown], floor: float = 0.05) -> str:
-    """Say where ranks differ most: ``data wait 2.1% (rank 0) to 38% (rank 5)``; empty if they do not."""
+    """Return where ranks differ most, as text: ``data wait 2.1% (rank 0) to 38% (rank 5)``; empty if they do not."""
     if len(ranks) < 2:
         return ""
     parts = sorted(((*_extremes(ranks, name), STYLES[name].label) for name in PHASES), reverse=True)
@@ -235,7 +235,7 @@ def _extremes(ranks: Sequence[RankBreakdown], phase: str) -> tuple[float, str]:
 
 
 def number_list(numbers: Sequence[int], most: int = 8) -> str:
-    """Print a list of whole numbers, runs of them as a range: ``0–3, 7``; only so many pieces."""
+    """Return whole numbers as text, with runs as ranges: ``0–3, 7``; at most ``most`` pieces."""
     pieces = _ranges(sorted(set(numbers)))
     text = ", ".join(pieces[:most])
     return text if len(pieces) <= most else f"{text} and more"

@@ -1,1 +1,1 @@
-"""The report of `paceline compare`: two runs beside each other, as HTML, JSON, Markdown and terminal output."""
+"""The report of `paceline compare`: two runs side by side, as HTML, JSON, Markdown and terminal output."""

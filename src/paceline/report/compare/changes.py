@@ -1,4 +1,4 @@
-"""What changed between two runs: the phases of both as paired bars, findings, settings."""
+"""The sections of the comparison page on what changed between two runs: phases, findings, settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST_SHARE = 0.01  # of a step; phases that take less in both runs are left ou
 
 
 def phases(comparison: Comparison) -> Markup | None:
-    """Draw the time of each phase in both runs, the largest change first."""
+    """Return the section with the time of each phase in both runs, largest change first; None without step times."""
     before, after = comparison.time_before_s, comparison.time_after_s
     if before is None or after is None:
         return None
@@ -57,7 +57,7 @@ def _phase(one: PhaseChange, longest: float) -> list[str | Markup]:
 
 
 def findings(comparison: Comparison) -> Markup | None:
-    """List the findings that came and went, and what else limits the comparison."""
+    """Return the section with the findings of only one of the two runs, and notes; None without any."""
     notes = [text for label, text in reasons(comparison) if label == "note"]
     groups = (
         *_group("Found only after", comparison.new),
@@ -83,7 +83,7 @@ def _points(items: list[Markup]) -> Markup:
 
 
 def settings(comparison: Comparison) -> Markup | None:
-    """List the settings that the two runs do not share."""
+    """Return the section with the settings that differ between the two runs; None if all are equal."""
     if not comparison.differences:
         return None
     rows = ([one.name, element("code", one.before), element("code", one.after)] for one in comparison.differences)

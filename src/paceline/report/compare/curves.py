@@ -1,4 +1,4 @@
-"""Step time and loss of two runs, drawn over each other."""
+"""The charts of a comparison: step time and loss of both runs in one chart each."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from paceline.report.page.chart import Frame, Series, hover_data, legend, line, 
 from paceline.report.page.markup import Markup, element, section
 from paceline.report.page.thin import extremes, merged
 
-MAX_BUCKETS = 250  # of one run
-MAX_POINTS = 600  # of one curve
+MAX_BUCKETS = 250  # per run
+MAX_POINTS = 600  # per curve
 LOG_DECADES = 2.0
-_BEYOND = 4.0  # times the usual step: slower buckets go beyond the scale
+_BEYOND = 4.0  # multiple of the usual step time; slower buckets exceed the scale
 _KEY = (("before", "before"), ("after", "after"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One run's values over its steps."""
+    """The values of one run over its steps."""
 
     steps: Sequence[float]
     values: Sequence[float | None]
@@ -38,7 +38,7 @@ class Curve:
 
 
 def step_times(comparison: Comparison) -> Markup | None:
-    """Draw the step time of both runs over the steps."""
+    """Return the chart of the step time of both runs; None if a run has no timeline."""
     curves = [_times(run) for run in (comparison.before, comparison.after)]
     if any(curve is None for curve in curves):
         return None
@@ -61,7 +61,7 @@ def step_times(comparison: Comparison) -> Markup | None:
 
 
 def _times(run: Diagnosis) -> Curve | None:
-    """Return the step times of the first rank that has any."""
+    """Return the step times of the lowest rank that has any; None if no rank has."""
     rank = min((number for number, points in run.timelines.items() if points), default=None)
     if rank is None:
         return None
@@ -84,7 +84,7 @@ def _steps(curves: Sequence[Curve]) -> Axis:
 
 
 def losses(comparison: Comparison) -> Markup | None:
-    """Draw the loss of both runs over the steps."""
+    """Return the chart of the loss of both runs; None if a run has no loss."""
     curves = [_loss(run) for run in (comparison.before, comparison.after)]
     if any(curve is None for curve in curves):
         return None

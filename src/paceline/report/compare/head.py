@@ -1,4 +1,4 @@
-"""The head of the page on a comparison: the outcome, what to do first, one bar for each run, the main numbers."""
+"""The head of a comparison page: the outcome, what to do first, a bar for each run, the main numbers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _NEXT: Mapping[Outcome, str] = {
     "same": "Nothing changed; find out what slows the run down",
     "faster": "Keep the change, and find out what slows the run down now",
 }
-_TWICE = 2.0  # from this ratio on a factor reads better than a share
+_TWICE = 2.0  # from this ratio on, the text shows a factor instead of a percentage
 _IN_TILES = (RUN_TIME, "steady throughput", "device memory", "host memory")
 
 
 def first_sentence(comparison: Comparison) -> str:
-    """Say what to do first."""
+    """Return the sentence that says what to do first."""
     launch = comparison.launch_after
     if comparison.outcome == "faster" and launch is not None and launch.recipe is not None:
         return "Keep the change: write the recipe into the source"
@@ -42,7 +42,7 @@ def first_sentence(comparison: Comparison) -> str:
 
 
 def header(comparison: Comparison, next_command: str) -> Markup:
-    """Make the top of the page."""
+    """Return the head of the page."""
     mood = _MOODS[comparison.outcome]
     chip = element("span", MARKS[comparison.outcome][0], aria_hidden="true")
     return element(
@@ -64,13 +64,13 @@ def header(comparison: Comparison, next_command: str) -> Markup:
 
 
 def _what_it_does(comparison: Comparison) -> str:
-    """Say what the command does, unless the first sentence said it."""
+    """Return the sentence that says what the next command does; empty if the first sentence already says it."""
     text = next_text(comparison)
     return "" if text in first_sentence(comparison) else f"{words.headline(text)}:"
 
 
 def headline(comparison: Comparison) -> str:
-    """Say the change of the time of a step in one sentence."""
+    """Return the change of the step time as one sentence."""
     ratio = comparison.ratio
     if ratio is None or comparison.outcome in ("cannot-tell", "same"):
         return words.headline(comparison.text.partition(" (95%")[0])
@@ -121,7 +121,7 @@ def _fact(row: Row) -> Fact:
 
 
 def _arrow(before: str, after: str) -> str:
-    """Print a change with the unit once: ``110 → 841 ms``."""
+    """Return a change with the unit only once: ``110 → 841 ms``."""
     number, _, unit = before.rpartition(" ")
     return f"{number} → {after}" if number and after.endswith(f" {unit}") else f"{before} → {after}"
 

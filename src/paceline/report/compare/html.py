@@ -1,6 +1,6 @@
-"""The HTML page of a comparison: one file without requests, complete without JavaScript.
+"""The HTML page of a comparison: one self-contained file, complete without JavaScript.
 
-The page is laid out here; this package has a module for each section.
+This module lays out the page; the package has a module for each section.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def comparison_to_html(comparison: Comparison, *, next_command: str | None = Non
     """Return a comparison as one self-contained HTML page.
 
     Args:
-        comparison: What was found.
-        next_command: The command to type next; None for the one that the terminal names.
+        comparison: The comparison.
+        next_command: The command to run next; None for the one that the terminal output names.
     """
     command = next_of(comparison) if next_command is None else next_command
     sections = (phases, step_times, losses, findings, settings)

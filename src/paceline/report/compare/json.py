@@ -1,4 +1,4 @@
-"""What does a program read of a comparison? One JSON object, ``paceline.compare/1``.
+"""A comparison as one JSON object for programs, schema ``paceline.compare/1``.
 
 Keys may be added, never changed. Units are in the names (``_s``, ``_bytes``); ratios are after / before.
 """
@@ -20,7 +20,7 @@ Json = dict[str, Any]
 
 
 def comparison_to_json(comparison: Comparison) -> Json:
-    """Turn a comparison into the published object; `json.dumps(..., allow_nan=False)` takes it as it is."""
+    """Return the JSON object of a comparison. It contains no NaN, so `json.dumps(..., allow_nan=False)` accepts it."""
     return {
         "schema": SCHEMA,
         "version": __version__,

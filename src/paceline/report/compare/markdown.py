@@ -1,4 +1,4 @@
-"""What does a reviewer read of a comparison under a pull request? The judgement, a table, the reasons."""
+"""A comparison as Markdown for a pull request: the outcome, a table, the reasons."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MARKS = {"regression": "🔴", "slower": "🟠", "cannot-tell": "🔵", "same":
 
 
 def comparison_to_markdown(comparison: Comparison) -> str:
-    """Write a comparison as GitHub-flavoured Markdown, for a comment on a pull request."""
+    """Return a comparison as GitHub-flavoured Markdown, for a comment on a pull request."""
     parts = [
         f"### {_MARKS[comparison.outcome]} {code(comparison.outcome)}",
         escape(comparison.text),

@@ -1,4 +1,4 @@
-"""The rows of a comparison for every form of report: labels and numbers as plain text with units."""
+"""The rows of a comparison, used by all its outputs: labels and numbers as plain text with units."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from paceline.explain.next_step import after_comparison
 from paceline.report.phases import STYLES
 from paceline.report.words import steps_of
 
-_LEAST_SHARE = 0.01  # of a step: phases that take less, before and after, are left out
+_LEAST_SHARE = 0.01  # share of a step; phases that take less in both runs are left out
 _TIME_UNITS = ((1.0, "s"), (1e3, "ms"), (1e6, "µs"))
-_WORTH_TELLING = 0.15  # of the change
+_WORTH_TELLING = 0.15  # least share of the change for a phase to be named
 MAX_DIFFERENCES = 8
 RUN_TIME = "whole run"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One quantity before and after."""
+    """One quantity before and after, as text."""
 
     label: str
     before: str
     after: str
     change: str = ""
-    certain: bool = False  # the change is not noise
+    certain: bool = False  # whether the change is larger than noise
 
 
 def rows(comparison: Comparison) -> list[Row]:
-    """Return the quantities of a comparison: time, its phases, throughput, memory, loss."""
+    """Return the rows of a comparison: time, its phases, throughput, memory, loss."""
     found = [
         *_time(comparison),
         *_phases(comparison),
@@ -45,12 +45,12 @@ def rows(comparison: Comparison) -> list[Row]:
 
 
 def relative(factor: float) -> str:
-    """Print a ratio as a change: 1.12 is ``+12%``."""
+    """Return a ratio as a change in percent: 1.12 is ``+12%``."""
     return f"{'-' if factor < 1 else '+'}{units.percent(abs(factor - 1))}"
 
 
 def signed_interval(change: Interval) -> str:
-    """Print a change of time with its bounds in one unit: ``+1.24 ms (+0.90 to +1.60 ms)``."""
+    """Return a change of time with its bounds in one unit: ``+1.24 ms (+0.90 to +1.60 ms)``."""
     largest = max(abs(change.low), abs(change.high))
     scale, unit = next((x for x in _TIME_UNITS if largest >= 1 / x[0]), _TIME_UNITS[-1])
     value, low, high = (f"{'-' if x < 0 else '+'}{units.significant(abs(x) * scale)}" for x in _of(change))
@@ -103,7 +103,7 @@ def _throughput(comparison: Comparison) -> Iterator[Row]:
 
 
 def _run_time(comparison: Comparison) -> Iterator[Row]:
-    """Yield the time of the whole runs, with start-up, warm-up and evaluation; with their steps if these differ."""
+    """Yield the row of the whole runs' time: start-up, warm-up and evaluation included."""
     sides = comparison.before, comparison.after
     before, after = (one.wall_s for one in sides)
     if before is None or after is None or before <= 0:
@@ -123,7 +123,7 @@ def _run_time(comparison: Comparison) -> Iterator[Row]:
 
 
 def _outside_steps(comparison: Comparison) -> Iterator[Row]:
-    """Yield the time before the first step and after the last: a step that becomes faster leaves it as it is."""
+    """Yield the row of the time before the first step and after the last, which a faster step does not change."""
     before, after = comparison.whole_before, comparison.whole_after
     if before is None or after is None:
         return
@@ -163,7 +163,7 @@ def _loss(loss: LossChange) -> Row:
 
 
 def reasons(comparison: Comparison) -> list[tuple[str, str]]:
-    """Return labelled sentences: what explains the change, findings that came and went, what else differs, notes."""
+    """Return labelled sentences: what explains the change, new and gone findings, differing settings, notes."""
     why = _why(comparison)
     lines = [("why", why)] if why else []
     lines += [("new", _finding(one)) for one in comparison.new] + [("gone", _finding(one)) for one in comparison.gone]
@@ -172,7 +172,7 @@ def reasons(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def _why(comparison: Comparison) -> str:
-    """Name the phases that explain most of the change: one, or the few that share it."""
+    """Return a text that names the phases that explain most of the change; empty if none is certain."""
     told = sorted((c for c in comparison.phases if c.certain), key=lambda c: -(c.explains or 0.0))
     parts = [c for c in told[:3] if (c.explains or 0.0) >= _WORTH_TELLING][: 1 if _mostly(told) else 3]
     changes = [units.signed_seconds(c.change_s.value) for c in parts]
@@ -192,17 +192,17 @@ def _finding(finding: Finding) -> str:
 
 
 def differing(comparison: Comparison) -> list[str]:
-    """Name the settings that differ, a few."""
+    """Return the settings that differ as text, at most `MAX_DIFFERENCES`."""
     told = [f"{one.name}: {one.before} → {one.after}" for one in comparison.differences[:MAX_DIFFERENCES]]
     more = len(comparison.differences) - MAX_DIFFERENCES
     return [*told, f"and {more} more"] if more > 0 else told
 
 
 def next_command(comparison: Comparison) -> str:
-    """Return what to type next."""
+    """Return the command to run next; empty if there is none."""
     return after_comparison(comparison).command or ""
 
 
 def next_text(comparison: Comparison) -> str:
-    """Return what that command does."""
+    """Return what the next command does."""
     return after_comparison(comparison).text

@@ -1,4 +1,4 @@
-"""What does a person read of a comparison? The judgement, a table of before and after, and why."""
+"""A comparison on the terminal: the outcome, a table of before and after, and the reasons."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Encode = Callable[[str], str]
 
 
 def render_comparison(comparison: Comparison, console: Console) -> None:
-    """Print a comparison: with a table on a terminal, elsewhere one line per fact."""
+    """Print a comparison: with a table on a terminal, otherwise one line per fact."""
     (_print_rich if console.is_terminal else _print_plain)(comparison, console)
 
 
@@ -71,7 +71,7 @@ def _print_rich(comparison: Comparison, console: Console) -> None:
 
 
 def _table(lines: Sequence[Row], width: int, encoded: Encode) -> list[Text]:
-    """Lay the rows out in columns, or on two lines each where columns do not fit; a change that may be noise is dim."""
+    """Return the rows as columns, or on two lines each if columns do not fit. Changes within noise are dim."""
     if not lines:
         return []
     table = [_HEADS, *lines]
@@ -88,7 +88,7 @@ def _table(lines: Sequence[Row], width: int, encoded: Encode) -> list[Text]:
 
 
 def _stacked(row: Row, label_width: int, encoded: Encode) -> list[Text]:
-    """Lay a row out on two lines."""
+    """Return a row on two lines."""
     first = Text(encoded(f"  {row.label.ljust(label_width)}  {row.before} → {row.after}"))
     change = Text(" " * (label_width + 4) + encoded(row.change), style="" if row.certain else "dim")
     return [first, change] if row.change else [first]
@@ -99,7 +99,7 @@ def _cells(row: Row) -> tuple[str, str, str, str]:
 
 
 def _labelled(comparison: Comparison, width: int, encoded: Encode) -> list[Text]:
-    """Lay labelled sentences out; a label that repeats is shown once."""
+    """Return the labelled sentences as lines; a repeated label is shown once."""
     lines, shown = [], ""
     for label, text in [*reasons(comparison), ("method", METHOD)]:
         lines.append(_indented("" if label == shown else label, printable(text), width, encoded))
@@ -118,7 +118,7 @@ def _sentence(text: str, width: int, encoded: Encode) -> list[Text]:
 
 
 def _indented(label: str, text: str, width: int, encoded: Encode) -> Text:
-    """Lay text out to the right of its label, lines after the first indented alike."""
+    """Return text to the right of its label, with all lines indented equally."""
     margin = " " * (LABEL_WIDTH + 2)
     wrapped = textwrap.wrap(encoded(text), max(20, width - len(margin)), break_on_hyphens=False)
     return Text.assemble(("  " + label.ljust(LABEL_WIDTH), "dim"), f"\n{margin}".join(wrapped))

@@ -1,4 +1,4 @@
-"""The axes of charts: where a value lies, and which round values are marked."""
+"""The axes of charts: the position of a value, and the round values to mark."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from paceline.core.units import of_one
 
-MAX_UNIT = 12  # characters of a unit that labels a value
-# By unit: from which high end of the axis on, divided by what, under which name. The first that fits counts.
+MAX_UNIT = 12  # longest unit in a label, in characters
+# By unit: least high end of the axis, divisor, and displayed unit. The first entry that fits is used.
 _COUNTS = ((1e6, 1e6, " M"), (2e4, 1e3, " k"), (0.0, 1.0, ""))
 _BYTES = tuple((1024.0**i, 1024.0**i, f" {unit}") for i, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")))
 _SCALES: Mapping[str, Sequence[tuple[float, float, str]]] = {
@@ -30,7 +30,7 @@ _SCALES: Mapping[str, Sequence[tuple[float, float, str]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """A range of values and their unit; ``log`` for powers of ten."""
+    """A range of values with their unit; ``log`` for a logarithmic axis."""
 
     low: float
     high: float
@@ -38,12 +38,12 @@ class Axis:
     log: bool = False
 
     def fraction(self, value: float) -> float:
-        """Return where the value lies, 0 at the low end and 1 at the high end; values outside are clipped."""
+        """Return the position of a value: 0 at the low end, 1 at the high end; values outside are clipped."""
         low, high, at = (self._scaled(x) for x in (self.low, self.high, value))
         return min(1.0, max(0.0, (at - low) / (high - low))) if high > low else 0.0
 
     def ticks(self, most: int = 5) -> list[tuple[float, str]]:
-        """Return the round values to mark, each with its label, all in one unit."""
+        """Return the round values to mark, each with its label, all in one unit; at most about ``most``."""
         if self.log:
             return [(value, f"{value:g}") for value in _powers(self.low, self.high, most)]
         by, name = self._shown_in()
@@ -63,7 +63,13 @@ class Axis:
 
 
 def axis(values: Sequence[float], unit: str, *, floor: float | None = 0.0) -> Axis:
-    """Make a linear axis that holds the values, from ``floor`` on (None: from the least of them)."""
+    """Return a linear axis that contains the values.
+
+    Args:
+        values: The values.
+        unit: Their unit.
+        floor: The low end of the axis; None for the least value.
+    """
     low = min(values, default=0.0) if floor is None else floor
     high = max(values, default=low)
     if high <= low:
@@ -72,20 +78,20 @@ def axis(values: Sequence[float], unit: str, *, floor: float | None = 0.0) -> Ax
 
 
 def log_axis(values: Sequence[float], unit: str) -> Axis:
-    """Make a logarithmic axis from the least to the greatest of some positive values."""
+    """Return a logarithmic axis from the least to the greatest of some positive values."""
     low, high = min(values), max(values)
     return Axis(low=low, high=high, unit=unit, log=True) if high > low else axis(values, unit, floor=None)
 
 
 def _round_values(low: float, high: float, most: int, *, whole: bool) -> list[float]:
-    """Return the multiples of 1, 2 or 5 times a power of ten that lie in the range, at most about ``most``."""
+    """Return the multiples of 1, 2 or 5 times a power of ten in the range, at most about ``most``."""
     raw = (high - low) / most
-    if raw < 1e-290:  # too narrow to be divided
+    if raw < 1e-290:  # the range is too narrow to divide
         return [low]
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * (1 - 1e-9))
     step = max(1.0, step) if whole else step
-    slack = 1e-9 * min(1.0, (high - low) / step)  # where whole numbers are asked for, a step may exceed the range
+    slack = 1e-9 * min(1.0, (high - low) / step)  # with whole numbers, a step may exceed the range
     first, last = math.ceil(low / step - slack), math.floor(high / step + slack)
     return [i * step for i in range(first, last + 1)]
 

@@ -1,7 +1,8 @@
-"""Charts: marks as SVG on a grid of 2,000 by 1,000, with labels as HTML beside it.
+"""Charts: marks as SVG on a grid of 2,000 by 1,000, with labels as HTML around it.
 
-The SVG is stretched to the width there is and holds no text, so labels stay readable on any screen. With
-JavaScript a chart shows the values under the pointer (from its ``data-hover``) and zooms; without, it stands.
+The SVG is stretched to the available width and contains no text, so labels stay readable on any screen. With
+JavaScript a chart shows the values under the pointer (from its ``data-hover``) and zooms; without JavaScript it
+is static.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ from paceline.report.phases import shown
 WIDTH, HEIGHT = 2000, 1000
 X_NAMES = {"steps": "step", "s": "time"}
 Values = Sequence[float | None]
-_LEAST_NAMED = 0.06  # of the width: a part that is smaller has no room for its number
+_LEAST_NAMED = 0.06  # share of the width; smaller parts have no space for a number
 
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """Two axes, and where values lie between them in the units of the drawing."""
+    """Two axes, which convert values to coordinates of the drawing."""
 
     x: Axis
     y: Axis
 
     def at_x(self, value: float) -> int:
-        """Return the horizontal place of a value."""
+        """Return the horizontal coordinate of a value, from 0 to `WIDTH`."""
         return round(self.x.fraction(value) * WIDTH)
 
     def at_y(self, value: float) -> int:
-        """Return the vertical place of a value; 0 is the top."""
+        """Return the vertical coordinate of a value, from 0 (top) to `HEIGHT`."""
         return round((1.0 - self.y.fraction(value)) * HEIGHT)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Series:
-    """What is shown under the pointer: one value for each place on the x axis."""
+    """The values shown under the pointer: one for each point on the x axis."""
 
     name: str
     unit: str
@@ -48,7 +49,7 @@ class Series:
 
 
 def line(frame: Frame, xs: Sequence[float], ys: Values, class_: str) -> Markup:
-    """Draw a line through the points; where a value is missing or not finite it is broken."""
+    """Return a line through the points, broken where a value is missing or not finite."""
     parts, command = [], "M"
     for x, y in zip(xs, ys, strict=True):
         if y is None or not math.isfinite(y):
@@ -60,37 +61,40 @@ def line(frame: Frame, xs: Sequence[float], ys: Values, class_: str) -> Markup:
 
 
 def columns(frame: Frame, edges: Sequence[float], tops: Sequence[float], class_: str) -> Markup:
-    """Fill columns from the floor up; ``edges`` has one more value than ``tops``."""
+    """Return filled columns from the bottom up to ``tops``; ``edges`` has one more value than ``tops``."""
     xs = [frame.at_x(edge) for edge in edges]
     steps = (f"V{frame.at_y(top)}H{right}" for top, right in zip(tops, xs[1:], strict=True))
     return element("path", d=f"M{xs[0]} {HEIGHT}{''.join(steps)}V{HEIGHT}z", class_=class_)
 
 
 def whiskers(frame: Frame, xs: Sequence[float], lows: Sequence[float], highs: Sequence[float]) -> Markup:
-    """Draw a vertical line from each low to its high."""
+    """Return a vertical line from each low value to its high value."""
     spans = zip(xs, lows, highs, strict=True)
     drawn = (f"M{frame.at_x(x)} {frame.at_y(low)}V{frame.at_y(high)}" for x, low, high in spans)
     return element("path", d="".join(drawn) or "M0 0", class_="stroke whisker")
 
 
 def dots(frame: Frame, xs: Sequence[float], ys: Sequence[float], class_: str) -> Markup:
-    """Draw points; their lines have round ends and no length, so that they stay round in a stretched drawing."""
+    """Return round points.
+
+    They are lines of zero length with round ends, which stay round when the SVG is stretched.
+    """
     drawn = (f"M{frame.at_x(x)} {frame.at_y(y)}h0" for x, y in zip(xs, ys, strict=True))
     return element("path", d="".join(drawn) or "M0 0", class_=f"dot {class_}")
 
 
 def across(frame: Frame, y: float, class_: str) -> Markup:
-    """Draw a horizontal line over the whole width."""
+    """Return a horizontal line over the whole width at a y value."""
     return element("path", d=f"M0 {frame.at_y(y)}H{WIDTH}", class_=f"stroke {class_}")
 
 
 def upright(frame: Frame, x: float, class_: str) -> Markup:
-    """Draw a vertical line over the whole height."""
+    """Return a vertical line over the whole height at an x value."""
     return element("path", d=f"M{frame.at_x(x)} 0V{HEIGHT}", class_=f"stroke {class_}")
 
 
 def note(frame: Frame, text: str, *, x: float | None = None, y: float | None = None, class_: str = "") -> Markup:
-    """Write words into the plot, beside an upright line or above a line across."""
+    """Return a text label inside the plot, beside a vertical line at ``x`` or above a horizontal line at ``y``."""
     style = []
     if x is not None:
         at = frame.x.fraction(x)
@@ -109,16 +113,16 @@ def plot(
     size: str = "",
     ticks: tuple[int, int] = (6, 4),
 ) -> Markup:
-    """Put marks between two labelled axes.
+    """Return a chart of marks between two labelled axes.
 
     Args:
-        frame: the axes.
-        marks: what is drawn, later marks above earlier ones.
-        label: the chart in one sentence, for those who do not see it.
-        notes: words inside the plot.
-        hover: what `hover_data` made.
+        frame: The axes.
+        marks: The marks to draw, later ones above earlier ones.
+        label: A description of the chart in one sentence, for screen readers.
+        notes: Text labels inside the plot.
+        hover: The result of `hover_data`, or None.
         size: ``small`` or ``tiny`` for lower plots.
-        ticks: how many values to mark on the x and the y axis, at most about.
+        ticks: The approximate largest number of ticks on the x and the y axis.
     """
     across_ticks, up_ticks = frame.x.ticks(ticks[0]), frame.y.ticks(ticks[1])
     grid = "".join(f"M0 {frame.at_y(value)}H{WIDTH}" for value, _ in up_ticks)
@@ -150,13 +154,13 @@ def _labels(ticks: Sequence[tuple[float, str]], axis: Axis, class_: str, edge: s
 
 
 def _label(text: str, at: float, edge: str) -> Markup:
-    """Put a label at its place; the last one of a row must not stick out of the page."""
+    """Return a tick label at its position; the last label of a row is aligned to stay on the page."""
     end = "end" if edge == "left" and at > 0.96 else None
     return element("span", text, style=f"{edge}:{100 * at:.2f}%", class_=end)
 
 
 def hover_data(xs: Sequence[float], series: Sequence[Series], **others: Sequence[float]) -> str:
-    """Pack what is shown under the pointer; ``others`` are further x values of the same points, by unit."""
+    """Return the values shown under the pointer as JSON; ``others`` are further x values of the points, by unit."""
     packed = {
         "x": [_short(x, 6) for x in xs],
         "series": [[one.name, one.unit, [_short(value) for value in one.values]] for one in series],
@@ -173,24 +177,24 @@ def _short(value: float | None, digits: int = 3) -> float | int | None:
 
 
 def swatch(class_: str) -> Markup:
-    """Make the small square that ties a word to a colour."""
+    """Return a small square in the colour of a class, for legends."""
     return element("i", class_=f"swatch {class_}", aria_hidden="true")
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> Markup:
-    """List names with their colours; each entry is the class of the colour and the name."""
+    """Return a list of names with their colours; each entry is the class of the colour and the name."""
     items = (element("li", swatch(class_), name) for class_, name in entries)
     return element("ul", *items, class_="legend")
 
 
 def stacked(parts: Sequence[tuple[str, str, float]], label: str, *, named: bool = False, length: float = 1.0) -> Markup:
-    """Draw shares as one bar; each part is a class, a name and a share, with the share written in if it fits.
+    """Return shares as one bar.
 
     Args:
-        parts: In their order.
-        label: Of the bar, for those who do not see it.
-        named: Whether the bar is high enough for numbers.
-        length: Of the bar, as a share of the width there is.
+        parts: Class, name and share of each part, in order.
+        label: A description of the bar for screen readers.
+        named: Whether the bar is high enough to contain numbers.
+        length: The length of the bar as a share of the available width.
     """
     segments = []
     for class_, name, share in parts:
@@ -201,13 +205,13 @@ def stacked(parts: Sequence[tuple[str, str, float]], label: str, *, named: bool 
 
 
 def phase_bar(shares: Mapping[str, float], *, named: bool = False, length: float = 1.0) -> Markup:
-    """Draw the shares of the phases as one stacked bar; the rest as in `stacked`."""
+    """Return the shares of the phases as one stacked bar; other arguments as in `stacked`."""
     parts = [(style.name, style.label, share) for style, share in shown(shares, 0.0)]
     label = ", ".join(f"{name} {units.percent(share)}" for _, name, share in parts if share >= 0.01)
     return stacked(parts, f"Shares of step time: {label}", named=named, length=length)
 
 
 def meter(share: float, class_: str = "") -> Markup:
-    """Draw one share as a short bar."""
+    """Return one share as a short bar."""
     width = f"width:{100 * min(1.0, max(0.0, share)):.2f}%"
     return element("span", element("span", class_=class_ or None, style=width), class_="meter", aria_hidden="true")

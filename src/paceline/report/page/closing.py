@@ -1,4 +1,4 @@
-"""What was not measured and why, and what made the page."""
+"""The end of a page: measurements that are missing, with reasons, and the footer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES = {
 
 
 def unavailable(diagnosis: Diagnosis) -> Markup | None:
-    """List what could not be measured, by reason, folded away."""
+    """Return a folded list of what could not be measured, by reason; None if nothing is missing."""
     if not diagnosis.unavailable:
         return None
     reasons: dict[str, list[str]] = {}
@@ -39,12 +39,12 @@ def unavailable(diagnosis: Diagnosis) -> Markup | None:
 
 
 def footer(diagnosis: Diagnosis) -> Markup:
-    """Name the run and the program that made the page."""
+    """Return the footer of a run's page."""
     return page_footer(f"run {diagnosis.run_id}")
 
 
 def page_footer(about: str = "", *notes: str) -> Markup:
-    """Make the footer of a page: notes on where numbers are from, and the program that made it."""
+    """Return the footer of a page: notes on the sources of numbers, and the version of Paceline."""
     made = (
         f"paceline {__version__}{f', {about}' if about else ''}. This page is one self-contained file and loads "
         f"nothing from the network."

@@ -1,4 +1,4 @@
-"""The findings: their evidence, the source lines they name, and their remedies."""
+"""The section of findings: their evidence, the source lines that they name, and their remedies."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from paceline.report.page.markup import Markup, details, element, join, section,
 from paceline.report.page.next_step import SAFETY, badge
 from paceline.report.page.source import in_finding
 
-OPEN = 3  # findings that are unfolded from the start
+OPEN = 3  # number of findings that are initially unfolded
 
 
 def findings(diagnosis: Diagnosis) -> Markup | None:
-    """List the findings, the verdict's first."""
+    """Return the section with the findings of a run, the verdict's finding first; None without findings."""
     found = [replace(one, evidence=words.evidence(one, diagnosis)) for one in diagnosis.findings]
     return listed(found, diagnosis.verdict_text, diagnosis.sources)
 
 
 def listed(found: Sequence[Finding], said: str, sources: Mapping[str, SourceLines] | None = None) -> Markup | None:
-    """List findings.
+    """Return the section with the given findings; None without findings.
 
     Args:
         found: The findings, the verdict's first.
-        said: What the head of the page said already; a summary that repeats it is left out.
+        said: The text in the head of the page; a summary equal to it is left out.
         sources: The source lines of functions, by the name that findings use.
     """
     if not found:
@@ -68,7 +68,7 @@ def _costs(finding: Finding, scale: float) -> Markup | None:
 
 
 def gain_bar(gain: Gain, scale: float) -> Markup:
-    """Draw a speed-up as the interval that it lies in, on a scale from 1x (no gain)."""
+    """Return the interval of a speed-up as a bar, on a scale from 1x (no gain) to ``scale``."""
     width = max(scale, 1.05) - 1.0
     low, high = (min(1.0, max(0.0, (value - 1.0) / width)) for value in (gain.low, gain.high))
     style = f"left:{100 * low:.1f}%;width:{max(2.0, 100 * (high - low)):.1f}%"
@@ -96,7 +96,7 @@ def _remedy(remedy: Remedy) -> tuple[str | Markup, ...]:
 
 
 def _key(found: Sequence[Finding]) -> Markup | None:
-    """Explain the safety classes that are on the page."""
+    """Return an explanation of the safety classes that appear on the page; None without any."""
     used = {remedy.safety for one in found for remedy in one.remedies}
     entries = [badge(name, meaning) for name, meaning in SAFETY.items() if name in used]
     return element("p", *(element("span", entry) for entry in entries), class_="key quiet") if entries else None

@@ -1,4 +1,4 @@
-"""HTML from text. Every string is escaped unless it is `Markup` already."""
+"""Creates HTML. Every string is escaped unless it is already `Markup`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.report.words import printable
 Attribute = str | int | float | bool | None
 
 MAX_TEXT = 2000
-WIDE = 5  # columns of a table that does not fit a narrow screen
+WIDE = 5  # a table with this many columns does not fit a narrow screen
 _VOID = frozenset({"br", "hr", "link", "meta", "path"})
 _CODE = re.compile(r"`([^`]+)`")
 _UNITS = r"h|min|s|ms|µs|ns|B|[KMGTP]iB(?:/s)?|W|°C|MHz|USD|steps?|samples?(?:/s)?"
@@ -19,18 +19,18 @@ _MEASURE = re.compile(rf"(?<![\w.])((?:\d[\d,.]* to )?\d[\d,]*(?:\.\d+)?(?:x|\s?
 
 
 class Markup(str):
-    """A string that is HTML already."""
+    """A string that is already HTML."""
 
     __slots__ = ()
 
 
 def escape(text: str) -> Markup:
-    """Make text safe anywhere in HTML, in quoted attributes too, and free of control characters."""
+    """Return text escaped for HTML, also in quoted attributes, and without control characters."""
     return Markup(html.escape(printable(text), quote=True))
 
 
 def element(name: str, /, *children: str | Markup | None, **attributes: Attribute) -> Markup:
-    """Make an element; None children and None or False attributes are left out.
+    """Return an HTML element; None children, and None or False attributes, are left out.
 
     In attribute names a trailing underscore is dropped and others become hyphens: ``class_``, ``aria_label``.
     """
@@ -39,18 +39,18 @@ def element(name: str, /, *children: str | Markup | None, **attributes: Attribut
 
 
 def join(children: Iterable[str | Markup | None]) -> Markup:
-    """Put pieces one after the other, each escaped unless it is markup."""
+    """Return the concatenation of pieces, each escaped unless it is `Markup`."""
     pieces = (child for child in children if child is not None)
     return Markup("".join(piece if isinstance(piece, Markup) else escape(clipped(piece)) for piece in pieces))
 
 
 def clipped(text: str) -> str:
-    """Cut text that no one would read to the end: the page has a size to keep."""
+    """Return text cut to `MAX_TEXT` characters, to limit the size of the page."""
     return text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} … ({len(text) - MAX_TEXT:,} more characters)"
 
 
 def sentence(text: str) -> Markup:
-    """Escape a sentence, set the numbers that have a unit in bold and what is between backticks as code."""
+    """Return an escaped sentence with numbers that have a unit in bold, and text in backticks as code."""
     pieces = _CODE.split(escape(clipped(text)))
     return Markup("".join(_code(piece) if i % 2 else _bold(piece) for i, piece in enumerate(pieces)))
 
@@ -64,13 +64,13 @@ def _code(text: str) -> str:
 
 
 def section(anchor: str, title: str, *children: str | Markup | None) -> Markup:
-    """Make a section with a heading that it is labelled by."""
+    """Return a section with a heading that labels it."""
     heading = element("h2", title, id=f"{anchor}-title")
     return element("section", heading, *children, id=anchor, aria_labelledby=f"{anchor}-title")
 
 
 def details(summary: str | Markup, *children: str | Markup | None, open_: bool = False, class_: str = "") -> Markup:
-    """Make a part that opens on a click, without any script."""
+    """Return a part of the page that opens on a click, without JavaScript."""
     return element("details", element("summary", summary), *children, open=open_, class_=class_ or None)
 
 
@@ -81,13 +81,13 @@ def table(
     class_: str = "",
     stacks: bool | None = None,
 ) -> Markup:
-    """Make a table.
+    """Return a table.
 
     Args:
-        heads: For each column its title and its class: ``num`` for numbers, ``bar`` for drawings.
+        heads: Title and class of each column: ``num`` for numbers, ``bar`` for drawings.
         rows: The cells.
         class_: The class of the table.
-        stacks: Whether a row becomes a block of its own on a narrow screen; by default from `WIDE` columns on.
+        stacks: Whether a row becomes a separate block on a narrow screen; by default from `WIDE` columns on.
     """
     columns = list(heads)
     stacked = len(columns) >= WIDE if stacks is None else stacks

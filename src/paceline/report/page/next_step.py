@@ -1,6 +1,6 @@
-"""What to do first, at the top of a page, and the next command, at its end.
+"""What to do first, shown at the top of a page, and the next command, shown at its end.
 
-A command stands as text that one click selects. The page's script adds a button that copies it.
+A click selects a whole command. The page's script adds a button that copies it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from paceline.report.page.markup import Markup, element, join, section, sentence
 
-SAFETY: Mapping[str, str] = {  # what the safety class of a remedy means
+SAFETY: Mapping[str, str] = {  # the meaning of each safety class
     "exact": "training computes the same numbers",
     "resampled": "the same samples in the same order, with other random numbers",
     "numeric": "the same algorithm with other rounding",
@@ -21,19 +21,19 @@ FIRST = "What to do first"
 
 @dataclass(frozen=True, kw_only=True)
 class Then:
-    """What to do next, in a few words, and the command."""
+    """What to do next, in a few words, and the command for it."""
 
     what: str
     command: str
 
 
 def first_step(what: str, *, details: list[str | Markup], command: str, title: str = FIRST, before: str = "") -> Markup:
-    """Make the box near the top of a page.
+    """Return the box near the top of a page that says what to do first.
 
     Args:
         what: What to do, in a few words.
-        details: What is known of it: its safety class, the gain to expect.
-        command: What to type; empty if there is nothing to type.
+        details: Further facts, such as the safety class and the expected gain.
+        command: The command to run; empty if there is none.
         title: The heading of the box.
         before: What the command does, in a few words.
     """
@@ -50,9 +50,9 @@ def first_step(what: str, *, details: list[str | Markup], command: str, title: s
 
 
 def command_box(command: str) -> Markup:
-    """Show a command with a button that copies it; the button is hidden without JavaScript.
+    """Return a command with a button that copies it; the button is hidden without JavaScript.
 
-    Each word is an element of its own, so that a line breaks between words and not at a hyphen.
+    Each word is a separate element, so that lines break between words and not at hyphens.
     """
     words = (join((" " if place else "", element("span", word))) for place, word in enumerate(command.split(" ")))
     text = element("pre", element("code", *words), tabindex="0")
@@ -61,7 +61,7 @@ def command_box(command: str) -> Markup:
 
 
 def next_section(command: str, what: str = "", other: str | Markup | None = None) -> Markup | None:
-    """Make the last section of a page: the same step again, for those who read to the end."""
+    """Return the last section of a page, which repeats the next step; None without a command."""
     if not command:
         return None
     said = element("p", sentence(what)) if what else None
@@ -69,5 +69,5 @@ def next_section(command: str, what: str = "", other: str | Markup | None = None
 
 
 def badge(safety: str, meaning: str) -> Markup:
-    """Name a safety class with what it means."""
+    """Return the name of a safety class with its meaning."""
     return join((element("span", safety, class_=f"badge {safety}"), f" {meaning}"))

@@ -1,4 +1,4 @@
-"""Steps of several runs as bars, each as long as its step takes."""
+"""Bars that compare the steps of several runs; the length of a bar is the step time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from paceline.report.page.chart import phase_bar, swatch
 from paceline.report.page.markup import Markup, element
 from paceline.report.phases import STYLES
 
-_READABLE = 0.45  # of the width: a shorter bar has no room for numbers
+_READABLE = 0.45  # share of the width; a shorter bar has no space for numbers
 _LEAST_SHARE = 0.02
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paced:
-    """One run: its name, the time of a step (or of a sample) and the shares of the phases."""
+    """The bar of one run: its name, the time of a step (or of a sample), and the shares of the phases."""
 
     name: str
     time_s: float | None
@@ -24,7 +24,7 @@ class Paced:
 
 
 def paced(runs: Sequence[Paced], unit: str = "step") -> Markup | None:
-    """Draw one bar for each run, with the phases' shares in a legend below; None where no share is known."""
+    """Return one bar for each run, with a legend of the phases; None if the first run has no shares."""
     if not any(share > 0 for share in runs[0].shares.values()):
         return None
     longest = max(run.time_s or 0.0 for run in runs) or 1.0

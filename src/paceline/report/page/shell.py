@@ -1,6 +1,6 @@
 """The frame of every page: a head whose content security policy forbids requests and foreign scripts.
 
-The policy names the hash of the page's one script, so a fault in the escaping could not run foreign code.
+The policy contains the hash of the page's only script, so an error in escaping could not run foreign code.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _FORBID = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-ur
 
 
 def document(title: str, *content: Markup | None, style: str = "", script: str = "") -> str:
-    """Write a page, with the style that all of ours share.
+    """Return a complete HTML page with the common style sheet.
 
     Args:
-        title: What the tab is called.
-        content: What is on it.
-        style: Rules of this page alone.
-        script: Its script, after the one that copies commands.
+        title: The title of the page.
+        content: The content of the body.
+        style: CSS rules of this page only.
+        script: Script of this page, added after the one that copies commands.
     """
     whole = asset("copy.js") + script
     body = element("body", *content, element("script", Markup(whole)))
@@ -30,7 +30,7 @@ def document(title: str, *content: Markup | None, style: str = "", script: str =
 
 
 def asset(name: str) -> str:
-    """Return a style sheet or script that comes with the package."""
+    """Return the text of a style sheet or script in the package."""
     return files("paceline.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
@@ -53,7 +53,7 @@ def _policy(script: str) -> str:
 
 
 def _colours() -> str:
-    """Name the phases' colours for the style sheet, and the colour of text on them."""
+    """Return the CSS colours of the phases, and of text on them."""
     light = "".join(f"--{p.name}:{p.light};--on-{p.name}:{text_on(p.light)};" for p in STYLES.values())
     dark = "".join(f"--{p.name}:{p.dark};--on-{p.name}:{text_on(p.dark)};" for p in STYLES.values())
     use = "".join(f".{name}{{fill:var(--{name});background:var(--{name});color:var(--on-{name})}}" for name in STYLES)

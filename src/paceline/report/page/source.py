@@ -1,4 +1,4 @@
-"""The lines of source around a function that a report names."""
+"""Source lines around a function that a report names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_IN_FINDING = 2
 
 
 def source_of(function: str, found: SourceLines) -> Markup:
-    """Show the lines with their numbers, the named one marked."""
+    """Return the source lines of a function with their numbers; the named line is marked."""
     name = PurePath(found.file).name
     if found.changed:
         text = f"{name} was changed after this run started, so line {found.marked} is not shown."
@@ -30,13 +30,13 @@ def _line(number: int, text: str, marked: int) -> Markup:
 
 
 def in_finding(finding: Finding, sources: Mapping[str, SourceLines]) -> list[Markup]:
-    """Show the source of the functions that a finding names, at most two."""
+    """Return the source of the functions that a finding names, at most `MAX_IN_FINDING`."""
     texts = [finding.summary, *(one.text for one in finding.evidence), *(one.change for one in finding.remedies)]
     named = [name for name in sources if any(name in text for text in texts)]
     return [source_of(name, sources[name]) for name in named[:MAX_IN_FINDING]]
 
 
 def in_table(function: str, sources: Mapping[str, SourceLines]) -> Markup:
-    """Name a function; where its source is known, a click shows it."""
+    """Return the name of a function; if its source is known, a click shows it."""
     name = element("code", function)
     return details(name, source_of(function, sources[function]), class_="unfold") if function in sources else name

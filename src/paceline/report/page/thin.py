@@ -1,4 +1,4 @@
-"""Fewer points for a drawing, with every extreme kept."""
+"""Reduces the number of points in a drawing, keeping every extreme value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from paceline.record.layout import PHASES
 
 
 def merged(points: Sequence[TimelinePoint], most: int) -> list[TimelinePoint]:
-    """Join neighbouring buckets until there are at most ``most``: means by time, the slowest step kept."""
+    """Merge neighbouring buckets until at most ``most`` are left.
+
+    Values become time-weighted means; the slowest step of merged buckets is kept.
+    """
     width = max(1, math.ceil(len(points) / most))
     return [_joined(points[i : i + width]) for i in range(0, len(points), width)]
 
@@ -37,9 +40,9 @@ def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def extremes(values: Sequence[float | None], most: int) -> list[int]:
-    """Return the places of the points to draw: of each of ``most / 2`` buckets the least and the greatest.
+    """Return the indices of the points to draw: the least and the greatest value of each of ``most / 2`` buckets.
 
-    Missing and non-finite values are kept at most once a bucket, so that the gap they make stays a gap.
+    Of missing and non-finite values one per bucket is kept, so that a gap stays visible.
     """
     if len(values) <= most:
         return list(range(len(values)))

@@ -1,4 +1,4 @@
-"""The head of the run's page: the verdict, what to do first, and the main numbers."""
+"""The head of a run's page: the verdict, what to do first, and the main numbers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from paceline.report.page.next_step import SAFETY, badge, first_step
 from paceline.report.phases import shown
 
 MAX_PROBLEMS = 20
-Fact = tuple[str, str, str]  # what, how much, and beside it
+Fact = tuple[str, str, str]  # name, value, and a remark
 
 
 def header(diagnosis: Diagnosis, following: NextStep | None) -> Markup:
-    """Make the top of the page."""
+    """Return the head of the page."""
     mood = words.mood(diagnosis)
     device = words.device(diagnosis)
     ended = element(
@@ -39,7 +39,7 @@ def header(diagnosis: Diagnosis, following: NextStep | None) -> Markup:
 
 
 def _first(diagnosis: Diagnosis, following: NextStep | None) -> Markup | None:
-    """Show the recommended remedy and the command, with what the command does."""
+    """Return the box with the recommended remedy and the next command; None without both."""
     remedy = words.recommended(diagnosis)
     if remedy is None and following is None:
         return None
@@ -52,7 +52,7 @@ def _first(diagnosis: Diagnosis, following: NextStep | None) -> Markup | None:
 
 
 def _own(diagnosis: Diagnosis) -> Markup | None:
-    """Show what the program itself can gain, where the verdict is about the machine."""
+    """Return a text on the gain in the program itself, if the verdict is about the machine; otherwise None."""
     own = words.own_finding(diagnosis)
     if own is None:
         return None
@@ -80,7 +80,7 @@ def _phases(diagnosis: Diagnosis) -> Markup | None:
 
 
 def facts(entries: list[Fact]) -> Markup | None:
-    """Lay out numbers with their names and a line on each."""
+    """Return a list of numbers, each with its name and a remark; None if empty."""
     if not entries:
         return None
     return element("dl", *(_fact(*entry) for entry in entries), class_="facts")
@@ -137,7 +137,7 @@ def _use(diagnosis: Diagnosis) -> list[Fact]:
 
 
 def problems(found: Sequence[str], title: str) -> Markup | None:
-    """List what could not be read."""
+    """Return a list of what could not be read; None if empty."""
     if not found:
         return None
     items = [element("li", problem) for problem in found[:MAX_PROBLEMS]]

@@ -1,1 +1,1 @@
-"""The reports of `paceline plan`: a predicted layout, prices and memory, as HTML, JSON and terminal output."""
+"""The report of `paceline plan`: predicted layout, price and memory, as HTML, JSON and terminal output."""

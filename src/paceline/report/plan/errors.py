@@ -1,4 +1,4 @@
-"""How are the errors of predictions shown? As a table for the terminal and the docs, and as JSON."""
+"""The errors of predictions as a table for the terminal and the documentation, and as JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HEAD = ("rows", "predicted", "time, median", "time, p90", "memory, median", "or
 
 
 def to_json(report: Validation) -> dict[str, Any]:
-    """Return the report as a record; errors are fractions, what cannot be told is null."""
+    """Return the JSON object of a validation; errors are fractions, unknown values are null."""
     return {
         "schema": SCHEMA,
         "paceline_version": __version__,
@@ -30,7 +30,7 @@ def to_json(report: Validation) -> dict[str, Any]:
 
 
 def markdown_table(groups: Iterable[tuple[str, PredictionErrors]], name: str) -> list[str]:
-    """Return a table in Markdown; it reads well in a terminal too."""
+    """Return a Markdown table of prediction errors, aligned for the terminal; `name` titles the first column."""
     body = [(group, *_cells(errors)) for group, errors in groups]
     rows = [(name, *_HEAD), *body]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -49,7 +49,7 @@ def markdown_table(groups: Iterable[tuple[str, PredictionErrors]], name: str) ->
 
 
 def lines_of(report: Validation) -> list[str]:
-    """Return the whole report: by source, by regime, fits, and what was refused."""
+    """Return the lines of the whole report: errors by source and by regime, memory fit, and refused rows."""
     refused: dict[str, int] = {}
     for row in report.rows:
         if row.reason:

@@ -1,4 +1,4 @@
-"""The plans that no other beats in both time and memory, and why the rest were rejected."""
+"""The plans for which no other plan is better in both time and memory, and why the rest were rejected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_ROWS = 12
 
 
 def front(advice: Advice) -> Markup | None:
-    """Show the plans that no other beats in both time and memory."""
+    """Return the section with the plans that no other plan beats in both time and memory; None without plans."""
     plans = advice.found.plans
     if not plans:
         return None
@@ -81,12 +81,18 @@ def _row(plan: Plan) -> list[str | Markup]:
 
 
 def rejected(advice: Advice) -> Markup | None:
-    """Count what was not taken by its reason."""
+    """Return the table of rejected configurations by reason; None without any."""
     return why_not(advice.found.rejected, advice.found.looked_at, "Why other layouts were rejected")
 
 
 def why_not(counts: Mapping[str, int], most: int, title: str) -> Markup | None:
-    """Make a table of reasons and how often each held."""
+    """Return a table of reasons with their counts; None without reasons.
+
+    Args:
+        counts: Counts by reason.
+        most: The count that fills the bar of a row.
+        title: The heading.
+    """
     if not counts:
         return None
     whole = max(most, *counts.values())

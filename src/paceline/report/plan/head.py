@@ -1,4 +1,4 @@
-"""The head of the page on a plan: the result in one sentence, what to do first, and the main numbers."""
+"""The head of a plan's page: the result in one sentence, what to do first, and the main numbers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.report.plan.words import RECOMPUTATION, axes, batches, dollars, ho
 
 
 def headline(advice: Advice) -> str:
-    """Say in one sentence what came of it."""
+    """Return the result in one sentence."""
     best, name = advice.best, advice.wish.model.name
     if best is None:
         near = advice.found.nearest
@@ -26,7 +26,7 @@ def headline(advice: Advice) -> str:
 
 
 def header(advice: Advice, then: Then | None) -> Markup:
-    """Make the top of the page."""
+    """Return the head of the page."""
     best = advice.best
     mark, mood = ("✓", "good") if best else ("✗", "critical")
     said = f"fits with probability {best.fits:.2f}" if best else "does not fit"
@@ -80,7 +80,7 @@ def _cost(advice: Advice) -> list[Fact]:
 
 
 def offers_headline(found: Sequence[MachineOffer]) -> str:
-    """Say in one sentence what the cheapest and the fastest machines come to."""
+    """Return the cheapest and the fastest machines in one sentence."""
     cheap, fast = found[0], found[-1]
     if cheap is fast:
         return f"{cheap.machines.name}: {dollars(cheap.usd)} in {hours(cheap.hours)}"
@@ -94,7 +94,7 @@ def _offered(name: str, offer: MachineOffer) -> Fact:
 
 
 def offers_header(wish: Wish, found: Sequence[MachineOffer], steps: int, then: Then | None) -> Markup:
-    """Make the top of the page on a catalogue."""
+    """Return the head of the page on machine offers."""
     return element(
         "header",
         element("p", element("b", "paceline plan"), element("span", "the price table"), class_="brand"),

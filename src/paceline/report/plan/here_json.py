@@ -1,4 +1,4 @@
-"""A prediction for this machine, as `paceline.plan-here/1`."""
+"""A prediction for this machine as JSON, schema `paceline.plan-here/1`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SCHEMA = "paceline.plan-here/1"
 
 
 def to_json(found: LocalPrediction, profile: Profile, ranks: int) -> dict[str, Any]:
-    """Return what `--json` writes."""
+    """Return the JSON object that `--json` writes."""
     return {
         "schema": SCHEMA,
         "machine": msgspec.to_builtins(profile.made),

@@ -1,4 +1,4 @@
-"""What will a step of this program take here? As lines."""
+"""A prediction of step time and memory on this machine, as lines for the terminal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LEAST = 0.002  # share of a step below which a part is not shown
 
 
 def lines_of(found: LocalPrediction, profile: Profile, ranks: int) -> Iterator[str]:
-    """Print a prediction."""
+    """Yield the lines of a prediction."""
     made = profile.made
     who = "1 rank" if ranks == 1 else f"{ranks} ranks, each with the batch size of the program"
     yield f"on {made.host} ({made.cpu_model or made.device}, {made.cores:g} cores), {who}; profile of {made.day}"
@@ -48,7 +48,7 @@ def lines_of(found: LocalPrediction, profile: Profile, ranks: int) -> Iterator[s
 
 
 def speed(found: LocalPrediction) -> str:
-    """Say what speed of the machine times are for."""
+    """Return a sentence on the machine speed that the predicted times are for."""
     then, now = found.reference, found.now
     what = "a product of two 512 x 512 fp32 matrices takes"
     if now is None:

@@ -1,6 +1,6 @@
-"""The HTML page of a plan: one file without requests, complete without JavaScript.
+"""The HTML page of a plan: one self-contained file, complete without JavaScript.
 
-The page is laid out here; this package has a module for each section.
+This module lays out the page; the package has a module for each section.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def to_html(advice: Advice, *, then: Then | None = None) -> str:
 
     Args:
         advice: The plans.
-        then: What to do next, with its command.
+        then: What to do next, with its command; None for nothing.
     """
     sections = (time, memory, cost, stages, front, scaling, rejected)
     return _page(
@@ -41,14 +41,14 @@ def to_html(advice: Advice, *, then: Then | None = None) -> str:
 
 
 def offers_to_html(wish: Wish, found: Offers, steps: int, today: date, *, then: Then | None = None) -> str:
-    """Return the machines that no others beat as one self-contained HTML page.
+    """Return the machine offers that no other offer beats as one self-contained HTML page.
 
     Args:
-        wish: What is to be trained; its cluster says nothing.
-        found: The machines.
-        steps: Of all the training.
-        today: The day that the age of prices is counted to.
-        then: What to do next, with its command.
+        wish: What is to be trained; its cluster is not used.
+        found: The offers.
+        steps: Number of training steps.
+        today: The date used for the age of prices.
+        then: What to do next, with its command; None for nothing.
     """
     return _page(
         offers_headline(found.best),

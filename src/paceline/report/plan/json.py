@@ -1,4 +1,4 @@
-"""What is a plan as a record? Units are in the names of the fields; what is not known is null."""
+"""A plan as a JSON object. Units are in the names of the fields; unknown values are null."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA = "paceline.plan/1"
 
 
 def to_json(advice: Advice) -> dict[str, Any]:
-    """Return the JSON object of one cluster."""
+    """Return the JSON object of the plans for one cluster."""
     return {
         **_head(),
         "model": asdict(advice.wish.model) | {"params": advice.wish.model.params},
@@ -48,7 +48,7 @@ def to_json(advice: Advice) -> dict[str, Any]:
 
 
 def offers_to_json(found: Offers) -> dict[str, Any]:
-    """Return the machines that no others beat, and those that some beat, cheapest first."""
+    """Return the JSON object of machine offers: the best ones and the beaten ones, each cheapest first."""
     return {
         **_head(),
         "offers": [_offer(offer) for offer in found.best],
@@ -79,7 +79,7 @@ def _head() -> dict[str, Any]:
 
 
 def _states(wish: Wish) -> dict[str, Any]:
-    """Return what is kept of a weight between steps."""
+    """Return the bytes per weight that are kept between steps, and related settings."""
     weight, gradient, optimizer = wish.states
     return {
         "optimizer": wish.optimizer,
@@ -127,7 +127,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 
 def _pipeline(plan: Plan) -> dict[str, Any]:
-    """Return how stages take turns; what only playing tells is null where a plan was not played."""
+    """Return the pipeline schedule; values that need a simulation are null if the plan was not simulated."""
     how, stages = plan.case.training, plan.stages
     return {
         "schedule": how.schedule,

@@ -1,4 +1,4 @@
-"""The cost on demand and on spot machines, and the machines of a catalogue against each other."""
+"""The cost on on-demand and spot machines, and the comparison of machine offers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from paceline.report.page.markup import Markup, element, section, table
 from paceline.report.plan.front import why_not
 from paceline.report.plan.words import aged, dollars, energy, hours
 
-_FAR = 4.0  # times the dearest and the slowest that no other beats: what lies further out is not drawn
+_FAR = 4.0  # offers beyond this multiple of the highest price or time of the best ones are not drawn
 
 
 def cost(advice: Advice) -> Markup | None:
-    """Compare on-demand and spot machines for all the training."""
+    """Return the section that compares on-demand and spot machines; None without a cost."""
     found = advice.cost
     if found is None:
         return None
@@ -57,7 +57,7 @@ def _costs(found: TrainingCost, usd: float) -> list[list[str | Markup]]:
 
 
 def _sources(found: TrainingCost) -> str:
-    """Say where the prices are from."""
+    """Return a sentence on the sources of the prices."""
     age = "" if found.given else aged(found.age_days)
     spot = f" Spot: {found.spot.source}." if found.spot is not None else ""
     return f"Prices: on demand {units.money(found.usd_per_hour)} an hour, {found.source}{age}.{spot}"
@@ -79,7 +79,7 @@ def _interruptions(found: TrainingCost) -> str:
 
 
 def offers(found: Offers, today: date) -> Markup:
-    """Show the machines that no others beat in both time and money."""
+    """Return the section with the offers that no other offer beats in both time and money."""
     heads = (
         ("Machines", ""), ("GPUs", "num"), ("Takes", "num"), ("On demand", "num"), ("Spot", "num"), ("Layout", ""),
     )  # fmt: skip
@@ -136,5 +136,5 @@ def _offer(offer: MachineOffer) -> list[str | Markup]:
 
 
 def refused(counts: Mapping[str, int]) -> Markup | None:
-    """Count the machines that are no offer by their reason."""
+    """Return the table of machines without an offer, by reason; None without any."""
     return why_not(counts, sum(counts.values()), "Why other machines were rejected")

@@ -1,4 +1,4 @@
-"""The parts of the time of a step and of the memory of a device: one bar each, and a table."""
+"""The parts of the step time and of the memory of a device: one bar and a table each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.report.page.chart import legend, meter, stacked, swatch
 from paceline.report.page.markup import Markup, element, join, section, table
 from paceline.report.plan.words import TIME_WORDS, utilisation
 
-# Each part takes a colour of the phases (`report.phases`); what is no work is grey.
+# The phase (`report.phases`) whose colour each part uses; idle time is grey.
 _TIME = {
     "matrix": "forward",
     "attention": "backward",
@@ -46,11 +46,11 @@ _MEANING = {
     "fragmentation": "reserved by PyTorch but not used by tensors",
     "context": "of CUDA and NCCL",
 }
-_LEAST = 0.001  # share from which a part is listed
+_LEAST = 0.001  # least share of a part in the list
 
 
 def time(advice: Advice) -> Markup:
-    """Show where the time of a step goes."""
+    """Return the section with the parts of the step time."""
     plan = advice.best or advice.found.nearest
     shares = {name: plan.step_parts.get(name, 0.0) / plan.step_s for name in _TIME}
     rows = (
@@ -77,7 +77,7 @@ def time(advice: Advice) -> Markup:
 
 
 def memory(advice: Advice) -> Markup:
-    """Show what takes the memory of the fullest device, against what it has."""
+    """Return the section with the parts of the memory of the fullest device."""
     plan = advice.best or advice.found.nearest
     available = plan.case.cluster.memory_bytes
     whole = max(available, plan.memory_bytes)
@@ -115,7 +115,7 @@ def _shown(shares: Mapping[str, float], classes: Mapping[str, str]) -> list[str]
 
 
 def _bar(shares: Mapping[str, float], classes: Mapping[str, str], names: Mapping[str, str], label: str) -> Markup:
-    """Draw the parts as one bar; parts of one colour are one piece of it."""
+    """Return the parts as one bar; parts of the same colour are merged."""
     joined: dict[str, tuple[str, float]] = {}
     for name, class_ in classes.items():
         before = joined.get(class_, ("", 0.0))

@@ -1,4 +1,4 @@
-"""What can a machine do? Its profile in a few lines, each figure with its interval and count."""
+"""The profile of a machine in a few lines, each figure with its interval and count."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from paceline.plan.calibrate.local_prediction import fit_rates, messages_of
 from paceline.plan.calibrate.profile import Figure, Moved, Profile, RankProfile
 
 _REFERENCE_FLOPS = 2 * 512**3
-_NOISY = 0.1  # of a figure: half the distance between its quartiles
+_NOISY = 0.1  # half the interquartile range, as a share of the figure
 
 
 def lines_of(profile: Profile) -> Iterator[str]:
-    """Print a profile."""
+    """Yield the lines of a profile."""
     made = profile.made
     model = made.cpu_model or "unknown processor"
     yield f"{made.host}: {model}, {made.cores:g} cores; {made.device}, torch {made.torch}"

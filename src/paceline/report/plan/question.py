@@ -1,4 +1,4 @@
-"""The model, the machines and the training that were asked for, and the assumptions."""
+"""The requested model, machines and training, and the assumptions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KERNELS = {
 
 
 def question(wish: Wish) -> Markup:
-    """Tell model, machines and training in numbers."""
+    """Return the section with the requested model, machines and training in numbers."""
     rows = [("Model", _model(wish.model)), ("Machines", _machines(wish)), ("Training", _training(wish))]
     return section("question", "What was asked", table((("", ""), ("", "")), rows, class_="asked"))
 
@@ -64,7 +64,7 @@ def _training(wish: Wish) -> str:
 
 
 def assumed(wish: Wish) -> Markup:
-    """Name what holds for every number on the page."""
+    """Return the section with the assumptions behind all numbers on the page."""
     pictures = (
         "Assumptions: images have the size of ImageNet images, and decoding is as fast as in published measurements "
         "of such nodes.",

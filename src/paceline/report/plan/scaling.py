@@ -1,4 +1,4 @@
-"""Throughput of the best plan against the number of GPUs."""
+"""The throughput of the best plan for several numbers of GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.report.plan.words import speed
 
 
 def scaling(advice: Advice) -> Markup | None:
-    """Show the best plan on other numbers of machines, with the same batch."""
+    """Return the section with the best plan on other numbers of GPUs, with the same batch; None if there are none."""
     found = advice.scaling
     if len(found) < 2:
         return None

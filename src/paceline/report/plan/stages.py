@@ -17,11 +17,11 @@ _NAMES = {
     "weight": "for weights",
 }
 _MOST_RANKS = 16
-_ROUNDS = 2  # of as many micro-batches as there are ranks
+_ROUNDS = 2  # rounds of as many micro-batches as ranks
 
 
 def stages(advice: Advice) -> Markup | None:
-    """Draw who computes when, and list what each rank has."""
+    """Return the section with the timeline of the pipeline and the work of each rank; None without a simulation."""
     plan = advice.best
     if plan is None or plan.stages is None:
         return None

@@ -1,4 +1,4 @@
-"""How is a plan shown on a terminal? The best one first, then why, what else, and what it costs."""
+"""A plan on the terminal: the best one first, then reasons, alternatives and cost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOST_PLANS = 6
 
 
 def lines_of(advice: Advice) -> Iterator[str]:
-    """Return what is told of one cluster, line by line."""
+    """Yield the lines of the plans for one cluster."""
     model, best = advice.wish.model, advice.best
     yield f"{model.name}: {weights(model)}, {_size(model)}"
     if beside := adapted(advice.wish.adapted):
@@ -55,7 +55,7 @@ def lines_of(advice: Advice) -> Iterator[str]:
 
 
 def offer_lines(found: Offers, today: date) -> Iterator[str]:
-    """Return the machines that no others beat, cheapest first."""
+    """Yield the lines of the machine offers that no other offer beats, cheapest first."""
     yield "machines for which no other machine is both faster and cheaper, cheapest first:"
     rows = [
         [
@@ -81,7 +81,7 @@ def offer_lines(found: Offers, today: date) -> Iterator[str]:
 
 
 def _spot_lines(found: Offers) -> Iterator[str]:
-    """Return what machines take as spot machines: those that are offered, and the one that costs least so."""
+    """Yield the lines on spot machines: those of the best offers, and the cheapest one."""
     cheapest = found.cheapest_spot
     if cheapest is None:
         return
@@ -96,7 +96,7 @@ def _spot_lines(found: Offers) -> Iterator[str]:
 
 
 def cost_lines(cost: TrainingCost) -> Iterator[str]:
-    """Return what a number of steps takes."""
+    """Yield the lines on the time and cost of the training."""
     yield (
         f"{cost.steps:,} steps take {hours(cost.hours)} ({hours(cost.hours_low)} to {hours(cost.hours_high)}; "
         "for 80% of published runs, the measured time was within such an interval)"
@@ -118,7 +118,7 @@ def cost_lines(cost: TrainingCost) -> Iterator[str]:
 
 
 def _aligned(rows: Sequence[Sequence[str]], sides: str) -> Iterator[str]:
-    """Put cells into columns, each to its side: ``<`` or ``>``."""
+    """Yield rows with cells aligned in columns; `sides` has ``<`` or ``>`` for each column."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [f"{cell:{side}{width}}" for cell, side, width in zip(row, sides, widths, strict=True)]
@@ -164,7 +164,7 @@ def _how(plan: Plan) -> str:
 
 
 def _not_checked(plan: Plan) -> Iterator[str]:
-    """Name what a prediction for a convolutional network rests on."""
+    """Yield the assumptions behind predictions for convolutional networks."""
     if not isinstance(plan.case.model, Transformer):
         yield (
             "  data: assumes that images have the size of ImageNet images and are decoded as fast as in published "

@@ -1,4 +1,4 @@
-"""What are the parts of a plan called, on a terminal and on a page?"""
+"""The names of the parts of a plan, on the terminal and on pages."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ RECOMPUTATION = {
 
 
 def hours(value: float) -> str:
-    """Print hours, and days where they are many."""
+    """Return hours as text, in days from 48 hours on."""
     return seconds(value * 3600) if value < 48 else f"{value / 24:.3g} days"
 
 
 def dollars(value: float | None) -> str:
-    """Print what all the training costs, no finer than it is known: three digits from a hundred dollars on."""
+    """Return the cost of the whole training as text, with three digits from a hundred dollars on."""
     if value is None or value < 100:
         return money(value)
     return f"{float(f'{value:.3g}'):,.0f} USD"
 
 
 def energy(cost: TrainingCost, gpu: Gpu) -> tuple[str, str]:
-    """Say what the GPUs take at most, and what that rests on."""
+    """Return the largest energy of the GPUs as text, and the assumption behind it."""
     unsure = "" if gpu.verified == "repo" else ", not checked against the data sheet of the GPU"
     most = float(f"{cost.most_energy_kwh:.3g}")
     amount = f"{most:,.0f}" if most >= 100 else f"{most:g}"
@@ -62,19 +62,19 @@ def energy(cost: TrainingCost, gpu: Gpu) -> tuple[str, str]:
 
 
 def aged(days: int | None) -> str:
-    """Say how old a price is, and what to do when it is old."""
+    """Return the age of a price as text, with a hint to check old prices."""
     if days is None:
         return " (the date of this price is unknown, so check the price)"
     return f" ({days} days old, so check the price)" if days > OLD_DAYS else f" ({days} days old)"
 
 
 def weights(model: Model) -> str:
-    """Print how many weights a model has."""
+    """Return the number of weights of a model as text."""
     return _weights(model.params)
 
 
 def adapted(what: Adapted) -> str:
-    """Say what is trained beside frozen weights; nothing where all are trained."""
+    """Return a text on what is trained if weights are frozen; empty if all weights are trained."""
     if not what.adapters:
         return ""
     where = "queries and values"
@@ -94,7 +94,7 @@ def _weights(count: int) -> str:
 
 
 def utilisation(plan: Plan) -> str:
-    """Say what share of the data sheet's peak a plan reaches, by every convention."""
+    """Return a text on the share of the data sheet's peak that a plan reaches, by each convention."""
     found, precision = flops_of(plan.case, plan.step_s), plan.case.training.precision
     if found.peak is None:
         return f"MFU n/a: the {precision} peak of {plan.case.cluster.gpu.name} is unknown"
@@ -111,25 +111,25 @@ def utilisation(plan: Plan) -> str:
 
 
 def speed(plan: Plan) -> tuple[float, str]:
-    """Return the throughput of a cluster, in tokens where samples have them, and its unit."""
+    """Return the throughput of a cluster and its unit: tokens/s, or samples/s for models without tokens."""
     if plan.tokens_per_s is None:
         return plan.samples_per_s, "samples/s"
     return plan.tokens_per_s, "tokens/s"
 
 
 def axes(layout: Layout) -> str:
-    """Print a layout so that a line may break between its axes."""
+    """Return a layout as text in which lines may break between axes."""
     return str(layout).replace(",", ", ")
 
 
 def batches(plan: Plan) -> str:
-    """Say how a rank takes its share of the batch."""
+    """Return a text on the micro-batch size and the number of micro-steps of a rank."""
     how = plan.case.training
     return f"micro-batch {how.micro_batch:g} x {how.micro_steps}"
 
 
 def turns(plan: Plan) -> str:
-    """Say how the stages of a pipeline take turns; nothing where there is one stage."""
+    """Return a text on the pipeline schedule; empty with one stage."""
     how = plan.case.training
     if plan.case.layout.pp == 1:
         return ""

@@ -1,4 +1,4 @@
-"""The phases of a step: their shares and times, and the functions and operators seen in them."""
+"""The phases of a step: their shares and times, and the functions and operators sampled in them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from paceline.report.phases import STYLES, shown
 
 MAX_FUNCTIONS = 10
 MIN_SHARE = 0.01
-MIN_SAMPLES = 5  # in all: fewer say nothing of where time goes
+MIN_SAMPLES = 5  # least total number of samples; fewer are not representative
 
 
 def breakdown(diagnosis: Diagnosis) -> Markup | None:
-    """Show shares and seconds of the nine phases, and the functions and operators seen in them."""
+    """Return the section with shares and seconds of the nine phases and their functions; None without phases."""
     if not shown(diagnosis.shares, 0.0):
         return None
     own = diagnosis.ranks[0].host_functions if diagnosis.ranks else ()
@@ -65,12 +65,12 @@ def functions(
     counted: str = "Samples",
     sources: Mapping[str, SourceLines] | None = None,
 ) -> Markup | None:
-    """List functions by their share.
+    """Return a table of functions by share; None if there is nothing to show.
 
     Args:
-        title: What they are.
-        found: The functions. Those with a share below 1% or a single sample say nothing and are left out.
-        counted: What their counts are of.
+        title: The title of the first column.
+        found: The functions. Those with a share below 1%, or with a single sample, are left out.
+        counted: The title of the column with counts.
         sources: The source lines of functions.
     """
     sampled = counted == "Samples"

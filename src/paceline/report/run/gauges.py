@@ -1,4 +1,4 @@
-"""Readings of the hosts and their devices over the run, against their limits."""
+"""Readings of the hosts and their devices over the run, compared with their limits."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from paceline.report.page.markup import Markup, details, element, join, section
 from paceline.report.page.thin import extremes
 from paceline.report.words import count, finite, quantity
 
-MAX_POINTS = 120  # a line
-MIN_READINGS = 2  # a line
-MAX_LINES = 3  # a panel
-MAX_PANELS = 60  # a page
-OPEN_PANELS = 12  # hosts beyond these are folded away
+MAX_POINTS = 120  # per line
+MIN_READINGS = 2  # least number of readings for a line
+MAX_LINES = 3  # lines per panel
+MAX_PANELS = 60  # panels per page
+OPEN_PANELS = 12  # hosts beyond this number of panels are folded
 WORDS = {"cpu": "CPU", "ram": "RAM", "gpu": "GPU", "rss": "memory of the process", "io": "I/O"}
 
 
 def gauges(diagnosis: Diagnosis) -> Markup | None:
-    """Draw every reading as a small panel, those of one kind together, by host."""
+    """Return the section with a small chart for each kind of reading, by host; None without readings."""
     panels = [group for group in _grouped(diagnosis.gauges) if _known(group)][:MAX_PANELS]
     if not panels:
         return None
@@ -39,7 +39,7 @@ def _host(host: str, groups: Sequence[Sequence[GaugeSeries]], *, alone: bool, fi
 
 
 def _grouped(series: Sequence[GaugeSeries]) -> list[list[GaugeSeries]]:
-    """Put readings into one panel that share host, unit and the first word of their names (``cpu_own``)."""
+    """Return readings grouped into panels by host, unit and the first word of their names (as in ``cpu_own``)."""
     groups: dict[tuple[str, str, str], list[GaugeSeries]] = {}
     for i, one in enumerate(series):
         kind, _, rest = one.name.partition("_")
@@ -48,7 +48,7 @@ def _grouped(series: Sequence[GaugeSeries]) -> list[list[GaugeSeries]]:
 
 
 def _known(group: Sequence[GaugeSeries]) -> bool:
-    """Say whether a group has a line to draw: a single reading is none."""
+    """Return whether a group has at least one line with enough readings to draw."""
     return any(sum(finite(value) is not None for value in one.values) >= MIN_READINGS for one in group)
 
 
@@ -92,7 +92,7 @@ def _frame(group: Sequence[GaugeSeries], limit: float | None) -> Frame:
 
 
 def _hover(group: Sequence[GaugeSeries]) -> str | None:
-    """Pack the values of lines that share their times; others are drawn only."""
+    """Return the values of the lines whose times equal those of the first line, for display under the pointer."""
     same = [one for one in group if list(one.seconds) == list(group[0].seconds)]
     series = [Series(name=_name(one.name), unit=one.unit, values=one.values) for one in same]
     return hover_data(group[0].seconds, series)

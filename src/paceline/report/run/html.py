@@ -1,6 +1,6 @@
-"""The HTML report of a run: one file without requests, complete without JavaScript.
+"""The HTML report of a run: one self-contained file, complete without JavaScript.
 
-The page is laid out here; this package has a module for each section.
+This module lays out the page; the package has a module for each section.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _SECTIONS = (findings, breakdown, timeline, ranks, loader, loss, gauges, memory,
 
 
 def to_html(diagnosis: Diagnosis, *, following: NextStep | None = None) -> str:
-    """Return a diagnosis as one self-contained HTML page.
+    """Return the diagnosis of a run as one self-contained HTML page.
 
     Args:
-        diagnosis: What was found.
+        diagnosis: The diagnosis.
         following: What to do next, shown at the top and at the end; None for nothing.
     """
     sections = [made for make in _SECTIONS if (made := make(diagnosis)) is not None]
@@ -44,7 +44,7 @@ def to_html(diagnosis: Diagnosis, *, following: NextStep | None = None) -> str:
 
 
 def _closing(following: NextStep | None) -> Markup | None:
-    """Make the last section: the next step again, for those who read to the end."""
+    """Return the last section, which repeats the next step; None without one."""
     if following is None:
         return None
     text = words.headline(following.text)

@@ -1,7 +1,7 @@
-"""What does a program read of a run? One JSON object, ``paceline.run/1``; `assets/run.schema.json` describes it.
+"""A run as one JSON object for programs, schema ``paceline.run/1``; `assets/run.schema.json` describes it.
 
-Keys may be added, never changed. Units are in the names (``_s``, ``_bytes``); shares are fractions of one.
-A number that was not measured, or is not finite, is null, and ``unavailable`` says why.
+Keys may be added, never changed. Units are in the names (``_s``, ``_bytes``); shares are fractions of one. A
+number that was not measured, or is not finite, is null, and ``unavailable`` gives the reason.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Json = dict[str, Any]
 
 
 def to_json(diagnosis: Diagnosis, following: NextStep | None = None) -> Json:
-    """Turn a diagnosis into the published object; `json.dumps(..., allow_nan=False)` takes it as it is."""
+    """Return the JSON object of a run. It contains no NaN, so `json.dumps(..., allow_nan=False)` accepts it."""
     found: Json = {
         "schema": SCHEMA,
         "version": __version__,
@@ -66,12 +66,12 @@ def to_json(diagnosis: Diagnosis, following: NextStep | None = None) -> Json:
 
 
 def schema_text() -> str:
-    """Return the JSON Schema (draft 2020-12) of what `to_json` makes."""
+    """Return the JSON Schema (draft 2020-12) of the result of `to_json`."""
     return files("paceline.report").joinpath("assets", "run.schema.json").read_text(encoding="utf-8")
 
 
 def _without_nan(value: object, path: str, missing: dict[str, str]) -> Any:
-    """Copy a tree of plain data, NaN and infinities made None; their paths are noted in ``missing``."""
+    """Return a copy of plain data with NaN and infinity replaced by None; their paths are added to ``missing``."""
     if isinstance(value, float) and finite(value) is None:
         missing[path] = NOT_FINITE
         return None

@@ -1,4 +1,4 @@
-"""How the loader makes batches: the time of a batch, the state of its workers, the functions they are in."""
+"""The data loader: the time of a batch, the state of its workers, and the functions that they run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STATES = (("on-cpu", "on a CPU"), ("blocked", "blocked (storage, network, locks)
 
 
 def loader(diagnosis: Diagnosis) -> Markup | None:
-    """Show where the time of producing batches goes."""
+    """Return the section on the time of producing batches; None without a loader."""
     found = diagnosis.loader
     if found is None:
         return None
@@ -90,7 +90,7 @@ def _states(found: LoaderBreakdown) -> Markup:
 
 
 def _workers(rows: Sequence[WorkerRow]) -> Markup | None:
-    if len(rows) < 2:  # one worker is what the bar above shows
+    if len(rows) < 2:  # the bar above already shows a single worker
         return None
     heads = [
         ("Worker", "num"), ("Producing", "bar"), ("Batches", "num"), ("On CPU", "num"), ("Blocked", "num"),

@@ -1,4 +1,4 @@
-"""The loss over the steps, with its ends, a target, and the first value that is not finite."""
+"""The loss over the steps, with its first and last value, a target, and the first value that is not finite."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOG_DECADES = 2.0
 
 
 def loss(diagnosis: Diagnosis) -> Markup | None:
-    """Draw the loss over steps; with JavaScript also over seconds and samples."""
+    """Return the chart of the loss over steps, with JavaScript also over seconds and samples; None without a loss."""
     curve = diagnosis.loss
     if curve is None or not curve.steps:
         return None
@@ -57,7 +57,7 @@ def _summary(curve: LossCurve) -> str:
 
 
 def _averaged(curve: LossCurve) -> str:
-    """Say what the two ends are: single values, or medians of several steps."""
+    """Return a text on the first and last value: single values, or medians of several steps."""
     if curve.averaged < 2:
         return "the first and the last value"
     return f"the medians of the first {curve.averaged} and the last {curve.averaged} steps"

@@ -1,4 +1,4 @@
-"""What does a reviewer read under a pull request? Verdict, a small table of phases, findings folded away."""
+"""A run as Markdown for a pull request: the verdict, a small table of phases, folded findings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MARKS = {"critical": "🔴", "warning": "🟠", "good": "🟢", "info": "🔵"}
 
 
 def to_markdown(diagnosis: Diagnosis) -> str:
-    """Write a diagnosis as GitHub-flavoured Markdown, for a comment on a pull request."""
+    """Return a diagnosis as GitHub-flavoured Markdown, for a comment on a pull request."""
     parts = [
         _title(diagnosis),
         _facts(diagnosis),

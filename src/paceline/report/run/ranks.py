@@ -1,4 +1,4 @@
-"""The ranks, and those that differ most from the median."""
+"""The section on ranks; with many ranks, those that differ most from the median."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_ROWS = 24
 
 
 def ranks(diagnosis: Diagnosis) -> Markup | None:
-    """Compare the ranks, one row each; of very many, those that differ most from the median."""
+    """Return the table of ranks, at most `MAX_ROWS`; None for a single rank."""
     if len(diagnosis.ranks) < 2:
         return None
     named = {rank for finding in diagnosis.findings[:1] for rank in finding.ranks}
@@ -33,7 +33,13 @@ def ranks(diagnosis: Diagnosis) -> Markup | None:
 
 
 def unusual(ranks: Sequence[RankBreakdown], most: int, named: set[int]) -> list[RankBreakdown]:
-    """Return the ranks to show, by number: those named, then those whose shares are furthest from the median."""
+    """Return the ranks to show, ordered by number.
+
+    Args:
+        ranks: All ranks.
+        most: The largest number of ranks to return.
+        named: Ranks that are always included; the others are those whose shares differ most from the median.
+    """
     if len(ranks) <= most:
         return sorted(ranks, key=lambda rank: rank.rank)
     usual = {name: median(rank.shares.get(name, 0.0) for rank in ranks) for name in PHASES}

@@ -1,4 +1,4 @@
-"""The memory and the money that the run took."""
+"""The memory and the cost of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNITS = {"bytes": "bytes", "share": "share", "s": "s"}
 
 
 def memory(diagnosis: Diagnosis) -> Markup | None:
-    """List what is known about memory; the unit of an entry is the end of its name."""
+    """Return the section on memory; None without values. The unit of an entry is the end of its name."""
     known = {name: value for name, value in diagnosis.memory.items() if words.finite(value) is not None}
     if not known:
         return None
@@ -32,7 +32,7 @@ def _entry(name: str, value: float | None) -> Fact:
 
 
 def cost(diagnosis: Diagnosis) -> Markup | None:
-    """Show what the run cost and what part of it was spent waiting."""
+    """Return the section on the cost of the run and of the time spent waiting; None without a price."""
     money = diagnosis.cost
     if money is None:
         return None

@@ -1,4 +1,4 @@
-"""Which runs are there? A line for each: name, when, how it ended, the verdict, the command."""
+"""The list of runs, one line each: name, time, how it ended, verdict, command."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from paceline.core import units
 from paceline.report.words import printable
 
 _HEADS = ("run", "began", "ended", "verdict", "command")
-_LEAST_WIDTH = 12  # of a column that may be cut
-_NARROW = 90  # columns of a terminal below which a run takes two lines
+_LEAST_WIDTH = 12  # least width of a column that may be truncated
+_NARROW = 90  # on a terminal with fewer columns a run takes two lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +24,12 @@ class RunLine:
     run_id: str
     age_s: float
     ended: str
-    verdict: str  # empty: not known
+    verdict: str  # empty if unknown
     command: str
 
 
 def print_runs(lines: Sequence[RunLine], console: Console) -> None:
-    """Print the list: fitted to a terminal, or with columns aligned and nothing cut where it is read by a program."""
+    """Print the list: fitted to a terminal, or with aligned columns and nothing truncated for programs."""
     rows = [_cells(line) for line in lines]
     if console.is_terminal and console.width < _NARROW:
         for row in rows:

@@ -1,7 +1,7 @@
-"""What does a person read when the run is over? The verdict, why, what to do, what it would gain, where to look.
+"""The result of a run on the terminal: the verdict, its evidence, what to do, the expected gain, and the next command.
 
 On a terminal: a bar of phases and labelled lines. Elsewhere (job logs, CI): one line per fact, each with a
-prefix to search for. `NO_COLOR` and the like are rich's business; without colour the bar uses shades.
+prefix to search for. rich handles `NO_COLOR` and similar variables; without colour the bar uses shades.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ class Line:
     label: str
     text: str
     style: str = ""
-    copied: bool = False  # a path or a command: it is never wrapped, so that it can be copied
-    comment: str = ""  # what a command does
+    copied: bool = False  # a path or a command, which is never wrapped so that it can be copied
+    comment: str = ""  # what the command does
 
 
 def render(diagnosis: Diagnosis, *, report_path: str, following: NextStep | None, console: Console) -> None:
-    """Print the few lines that end a run.
+    """Print the result of a run in a few lines.
 
     Args:
-        diagnosis: what was found.
-        report_path: where the HTML report is; empty if none was written.
-        following: what to do next; None if there is nothing to say.
-        console: where to print, as a rule stderr: stdout is the program's.
+        diagnosis: The diagnosis.
+        report_path: The path of the HTML report; empty if none was written.
+        following: What to do next; None if there is nothing.
+        console: The console to print on, usually stderr, because stdout belongs to the program.
     """
     lines = _lines(diagnosis, report_path, following)
     printing = _print_rich if console.is_terminal else _print_plain
@@ -72,7 +72,7 @@ def _print_plain(diagnosis: Diagnosis, lines: Sequence[Line], console: Console) 
     texts += [words.headline(diagnosis.verdict_text)]
     texts += [f"phases: {phases}"] if phases else []
     texts += [f"{line.label}: {line.text}" + (f"  # {line.comment}" if line.comment else "") for line in lines]
-    prefix = PREFIX if console.stderr else ""  # stderr is shared with the program
+    prefix = PREFIX if console.stderr else ""  # the program also writes to stderr
     for text in texts:
         console.print(Text(prefix + encodable(text, console=console)), soft_wrap=True)
 
@@ -110,7 +110,7 @@ def _line(line: Line, before: Line | None, width: int, encoded: Encode) -> Text:
 
 
 def _comment(line: Line, width: int, encoded: Encode) -> tuple[str, str]:
-    """Lay out what a command does: beside it where there is room, else below it."""
+    """Return what a command does, with its style: beside the command if there is space, otherwise below it."""
     if not line.comment:
         return "", ""
     margin = " " * (LABEL_WIDTH + 2)
@@ -122,20 +122,20 @@ def _comment(line: Line, width: int, encoded: Encode) -> tuple[str, str]:
 
 
 def _indented(label: str, text: str, width: int, encoded: Encode, *, style: str = "") -> Text:
-    """Lay text out to the right of its label, lines after the first indented alike."""
+    """Return text to the right of its label, with all lines indented equally."""
     margin = " " * (len(label) + 2)
     rows = _wrapped(encoded(text), max(20, width - len(margin)))
     return Text.assemble(("  " + label, "dim"), (f"\n{margin}".join(rows), style))
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    """Break text into lines, but never between a number and its unit."""
+    """Return text broken into lines, but never between a number and its unit."""
     rows = textwrap.wrap(_BEFORE_UNIT.sub(_FIRM, text), width, break_on_hyphens=False)
     return [row.replace(_FIRM, " ") for row in rows]
 
 
 def _title(diagnosis: Diagnosis, width: int, encoded: Encode) -> Text:
-    """Print the verdict's name and beside it what fits of its details."""
+    """Return the verdict's name, with as many details beside it as fit."""
     name = f"{words.mark(diagnosis)} {words.printable(diagnosis.verdict)}"
     title = Text(encoded(name), style=_STYLES[words.mood(diagnosis)])
     for detail in _details(diagnosis):
@@ -157,7 +157,7 @@ def _head_line(diagnosis: Diagnosis, width: int, encoded: Encode) -> Text:
 
 
 def _details(diagnosis: Diagnosis) -> list[str]:
-    """Say beside the verdict: its code, the gain to expect, how sure that is."""
+    """Return the details of the verdict: its code, the expected gain, and the confidence."""
     finding = words.verdict_finding(diagnosis)
     return [] if finding is None else [*_code_and_gain(finding), f"{finding.confidence} confidence"]
 
@@ -206,7 +206,7 @@ def _finding_lines(finding: Finding, diagnosis: Diagnosis) -> list[Line]:
 
 
 def _own_lines(own: Finding) -> list[Line]:
-    """Return what the program itself can gain, where the verdict is about the machine."""
+    """Return the lines on the gain in the program itself, if the verdict is about the machine."""
     name, summary = words.printable(own.name), words.printable(own.summary)
     lines = [Line(label="program", text=f"{name} ({', '.join(_code_and_gain(own))}): {summary}")]
     if own.remedies:
@@ -220,7 +220,7 @@ def _remedy(remedy: Remedy) -> str:
 
 
 def _reasons(diagnosis: Diagnosis) -> list[Line]:
-    """Return why there is no verdict, where anything is known about it."""
+    """Return the lines on why there is no verdict; empty if no reason is known."""
     why = diagnosis.unavailable.get("steps")
     reasons = [*([why] if why else []), *diagnosis.problems]
     texts = [words.printable(reason) for reason in reasons[:MAX_EVIDENCE]]
@@ -248,7 +248,7 @@ def _cost(cost: Cost) -> str:
 
 
 def cells(shares: Sequence[float], width: int) -> list[int]:
-    """Share out ``width`` cells in proportion, by largest remainder; the sum is exactly ``width``."""
+    """Return the number of cells of each share, by largest remainder; they sum to ``width``."""
     whole = sum(shares)
     exact = [share / whole * width for share in shares]
     given = [int(cell) for cell in exact]
@@ -259,7 +259,7 @@ def cells(shares: Sequence[float], width: int) -> list[int]:
 
 
 def bar(phases: Shares, width: int, coloured: bool, encoded: Callable[[str], str]) -> Text:
-    """Draw the phases as one line of blocks; what they leave of the whole ends it as dots."""
+    """Return the phases as one line of blocks; the remaining share is shown as dots."""
     rest = max(0.0, 1.0 - sum(share for _, share in phases))
     *counts, dots = cells([*(share for _, share in phases), rest], width)
     text = Text(no_wrap=True)
@@ -269,7 +269,7 @@ def bar(phases: Shares, width: int, coloured: bool, encoded: Callable[[str], str
 
 
 def legend(phases: Shares, width: int, coloured: bool, encoded: Callable[[str], str]) -> list[Text]:
-    """Name the phases in the order of the bar; lines break between phases only."""
+    """Return the names of the phases in the order of the bar; lines break only between phases."""
     lines: list[Text] = []
     for (style, share), glyph in zip(phases, _bar_glyphs(phases, coloured), strict=True):
         swatch = (encoded("■" if coloured else glyph), style.dark if coloured else "")
@@ -282,6 +282,6 @@ def legend(phases: Shares, width: int, coloured: bool, encoded: Callable[[str], 
 
 
 def _bar_glyphs(phases: Shares, coloured: bool) -> list[str]:
-    """Return a glyph for each phase; without colour, neighbours never share one."""
+    """Return a glyph for each phase; without colour, neighbours have different glyphs."""
     shades = cycle("█" if coloured else _SHADES)
     return [next(shades) for _ in phases]

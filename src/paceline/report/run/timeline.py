@@ -1,4 +1,4 @@
-"""Step time and its phases over the run."""
+"""The timeline of a run: step time and its phases over the steps."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from paceline.report.page.markup import Markup, details, element, section
 from paceline.report.page.thin import merged
 from paceline.report.phases import STYLES
 
-MAX_COLUMNS = 500  # of the first rank's drawing
-MAX_SMALL_COLUMNS = 160  # of every other rank's
+MAX_COLUMNS = 500  # in the drawing of the first rank
+MAX_SMALL_COLUMNS = 160  # in the drawing of each other rank
 MAX_RANKS = 8
-LEAST_SHARE = 0.001  # a phase below it in all of a drawing is left out
+LEAST_SHARE = 0.001  # a phase whose share is below this in the whole drawing is left out
 
 
 def timeline(diagnosis: Diagnosis) -> Markup | None:
-    """Draw one rank large and some others small."""
+    """Return the section with a large timeline of one rank and small ones of some others; None without any."""
     drawn = {rank: points for rank, points in diagnosis.timelines.items() if points}
     if not drawn:
         return None
@@ -47,7 +47,7 @@ def timeline(diagnosis: Diagnosis) -> Markup | None:
 
 
 def _most_telling(diagnosis: Diagnosis, ranks: Sequence[int]) -> int:
-    """Return a rank that the verdict blames, where it blames only some; else the first."""
+    """Return the first rank that the verdict's finding names, if it does not name all; otherwise the first rank."""
     finding = words.verdict_finding(diagnosis)
     blamed = [rank for rank in finding.ranks if rank in ranks] if finding else []
     return blamed[0] if blamed and len(blamed) < len(ranks) else ranks[0]
@@ -88,7 +88,7 @@ def _frame(points: Sequence[TimelinePoint]) -> Frame:
 
 
 def _ceiling(points: Sequence[TimelinePoint]) -> float:
-    """Return the top of the time axis: the slowest step, unless it would press all the others flat."""
+    """Return the top of the time axis: the slowest step, but at most three times the usual step."""
     means = sorted(point.step_s for point in points)
     usual = means[int(0.98 * (len(means) - 1))]
     return min(max(point.slowest_s for point in points), 3.0 * usual) or 1.0
@@ -104,14 +104,14 @@ def _beyond(points: Sequence[TimelinePoint], frame: Frame) -> str:
 
 
 def _stack(points: Sequence[TimelinePoint], frame: Frame) -> list[Markup]:
-    """Draw each phase from the floor to its upper edge, the topmost first, so that the next one covers it."""
+    """Return the columns of the phases, each drawn from the bottom to its upper edge, the topmost phase first."""
     edges = [*(float(point.step) for point in points), float(_end(points))]
     tops = [[point.step_s * upper for upper in accumulate(point.shares)] for point in points]
     return [columns(frame, edges, [top[i] for top in tops], PHASES[i]) for i in reversed(_used(points))]
 
 
 def _used(points: Sequence[TimelinePoint]) -> list[int]:
-    """Return the places in layout.PHASES of the phases that can be seen in the drawing."""
+    """Return the indices in `layout.PHASES` of the phases that are visible in the drawing."""
     return [i for i in range(len(PHASES)) if max(point.shares[i] for point in points) >= LEAST_SHARE]
 
 

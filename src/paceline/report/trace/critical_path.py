@@ -1,4 +1,4 @@
-"""What does a person read of critical paths? What the time went into, and what would make it shorter."""
+"""Lines for the terminal on critical paths: their parts, and the effect of changes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ NAMES = {
 }  # fmt: skip
 _MOST_RANKS, _MOST_KERNELS = 4, 5
 _NAME_WIDTH, _NAME_END = 60, 16
-_SHOWN = 0.005  # of the path
+_SHOWN = 0.005  # least share of the path
 
 
 def path_lines(ranks: Sequence[RankTrace]) -> list[str]:
-    """Say what the critical path of each rank is made of, and what changes would bring."""
+    """Return the lines on the critical path of each rank: its parts, its kernels, and replayed changes."""
     known = [rank for rank in ranks if rank.path is not None]
     lines = [line for rank in most_unusual(known, _MOST_RANKS) for line in _of_rank(rank, rank.path)]
     left = len(known) - _MOST_RANKS
@@ -60,5 +60,5 @@ def _outcome(before_ns: int, after_ns: int) -> str:
 
 
 def _cut(name: str) -> str:
-    """Shorten a long name in its middle: what is said of it stands at its end."""
+    """Return a name with its middle removed if it is long."""
     return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 1 - _NAME_END]}…{name[-_NAME_END:]}"

@@ -1,4 +1,4 @@
-"""The head of the page on captures: the verdict, what to do first, what a GPU did on average, the main numbers."""
+"""The head of a trace page: the verdict, what to do first, the mean use of the GPUs, the main numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MARKS = {"critical": "▲", "warning": "▲", "good": "✓", "info": "●"}
 
 
 def header(traces: Traces, findings: Sequence[Finding], next_command: str) -> Markup:
-    """Make the top of the page."""
+    """Return the head of the page."""
     verdict = capture_verdict(traces, findings)
     mood = findings[0].severity if findings else "good" if verdict else "info"
     chip = [element("span", _MARKS[mood], aria_hidden="true"), element("strong", verdict or "no verdict")]
@@ -46,7 +46,7 @@ def _first(findings: Sequence[Finding], next_command: str) -> Markup | None:
 
 
 def first_sentence(findings: Sequence[Finding]) -> str:
-    """Say what to do first: the first remedy of the first finding, or that nothing needs a change."""
+    """Return what to do first: the first remedy of the first finding, or that no change is needed."""
     if not findings:
         return "No change is needed; look at single kernels in Perfetto"
     remedies = findings[0].remedies
@@ -64,7 +64,7 @@ def _known(findings: Sequence[Finding]) -> list[str | Markup]:
 
 
 def said(traces: Traces, findings: Sequence[Finding]) -> str:
-    """Say the verdict in a sentence."""
+    """Return the verdict as a sentence."""
     if findings:
         return findings[0].summary
     if capture_verdict(traces, findings) is None:
@@ -73,7 +73,7 @@ def said(traces: Traces, findings: Sequence[Finding]) -> str:
 
 
 def about(traces: Traces) -> str:
-    """Say what was looked at."""
+    """Return a text on the analyzed files, ranks and window."""
     window = traces.ranks[0].window
     files, ranks = words.count(len(traces.files), "file"), words.count(len(traces.ranks), "rank")
     return f"{files}, {ranks}; window {window}: {WINDOWS[window]}"
@@ -85,7 +85,7 @@ def _devices(traces: Traces) -> str:
 
 
 def _hero(traces: Traces) -> Markup | None:
-    """Draw the mean over ranks as one bar."""
+    """Return the mean shares over ranks as one bar; None without GPU events."""
     each = [shares_of(rank) for rank in traces.ranks if rank.breakdown.span_ns]
     if not each:
         return None

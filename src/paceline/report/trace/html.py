@@ -1,6 +1,6 @@
-"""The HTML page of profiler captures: one file without requests, complete without JavaScript.
+"""The HTML page of profiler captures: one self-contained file, complete without JavaScript.
 
-The page is laid out here; this package has a module for each section.
+This module lays out the page; the package has a module for each section.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def to_html(
     *,
     next_command: str = "",
 ) -> str:
-    """Return what captures show as one self-contained HTML page.
+    """Return the analysis of captures as one self-contained HTML page.
 
     Args:
         traces: The captures.
-        findings: What they show, the verdict first.
-        gallery: Pictures of some ranks.
+        findings: The findings, the verdict first.
+        gallery: Timelines of some ranks; None without any.
         before: Captures to compare with.
-        next_command: The command to type next; empty for the page of the first finding, where there is one.
+        next_command: The command to run next; empty for `paceline explain` of the first finding, if there is one.
     """
     command = next_command or (f"paceline explain {findings[0].code}" if findings else "")
     told = said(traces, findings)

@@ -1,4 +1,4 @@
-"""A result of ``paceline trace`` as JSON values: schema ``paceline.trace/1``, times in microseconds."""
+"""The result of ``paceline trace`` as JSON: schema ``paceline.trace/1``, times in microseconds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 
 def traces_json(traces: Traces, findings: Sequence[Finding], against: Traces | None = None) -> Json:
-    """Return a result as JSON values, with what changed since another one where that is given."""
+    """Return a result as JSON values; if earlier captures are given, with the changes since then."""
     return {
         "schema": SCHEMA,
         "files": list(traces.files),
@@ -84,7 +84,7 @@ def _rank(rank: RankTrace, waited_ns: Mapping[int, int]) -> Json:
 
 
 def _times(rank: RankTrace, waited_ns: int | None) -> Json:
-    """Return where the time went; null without GPU events, as `problems` says."""
+    """Return the parts of the time of a rank; null without GPU events."""
     parts, idle = rank.breakdown, rank.idle
     found: Json = {
         "span_us": parts.span_ns / 1e3,
@@ -110,7 +110,7 @@ def _times(rank: RankTrace, waited_ns: int | None) -> Json:
 
 
 def _queue(found: LaunchQueue) -> Json:
-    """Return how launches and their work follow each other; null where no launch is in the capture."""
+    """Return the statistics of the launch queue; null if the capture has no launches."""
     return {
         "launched": found.launched,
         "delay_median_us": _us(found.delay_median_ns),
@@ -128,7 +128,7 @@ def _us(nanoseconds: int | None) -> float | None:
 
 
 def _matrix(found: MatrixTime) -> Json:
-    """Return the time of kernels that multiply matrices, by whether they do so on tensor cores."""
+    """Return the microseconds of matrix kernels by their use of tensor cores."""
     return {
         "tensor_cores": found.tensor_ns / 1e3,
         "no_tensor_cores": found.plain_ns / 1e3,
@@ -162,7 +162,7 @@ def _path(found: PathSummary) -> Json:
 
 
 def _launchers(found: Launchers | None, gpu: str | None) -> Json:
-    """Return who launched the work, null where it was not asked for or is not in the capture."""
+    """Return the time by operator, module and line; null if it was not requested or not captured."""
     if found is None:
         return {"operators_on": None, "operators": None, "modules": None, "lines": None, "products": None}
     known = match_gpu(gpu) if gpu is not None else None

@@ -1,4 +1,4 @@
-"""What does a reviewer read of captures under a pull request? Verdict, a row for each rank, kernels, what changed."""
+"""Captures as Markdown for a pull request: the verdict, a row for each rank, kernels, and changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_RANKS = 16
 
 
 def to_markdown(traces: Traces, findings: Sequence[Finding], before: Traces | None = None) -> str:
-    """Write what captures show as GitHub-flavoured Markdown, with what changed where others are given."""
+    """Return the analysis as GitHub-flavoured Markdown; if earlier captures are given, with the changes."""
     changed = contrast_lines(compare_captures(before.ranks, traces.ranks)) if before is not None else []
     parts = [
         _title(traces, findings),

@@ -1,4 +1,4 @@
-"""What each GPU did, why it was idle, and which rank the others wait for."""
+"""The section on ranks: the use of each GPU, the causes of idle time, and stragglers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.traces.analyze.across_ranks import most_unusual, shares_of
 from paceline.traces.analyze.ranks import RankTrace, Traces
 
 MAX_ROWS = 24
-# Parts of a span with the class of their colour; they add up to it.
+# Parts of a span with the class of their colour; they sum to the span.
 NAMES: Mapping[str, tuple[str, str]] = {
     "compute": ("forward", "compute"),
     "communication": ("communication", "not overlapped communication"),
@@ -23,14 +23,14 @@ NAMES: Mapping[str, tuple[str, str]] = {
 
 
 def part_bar(parts: Mapping[str, float], *, named: bool = False) -> Markup:
-    """Draw the shares of a span as one bar."""
+    """Return the shares of a span as one bar."""
     shown = [(class_, title, parts[name]) for name, (class_, title) in NAMES.items() if parts[name] > 0]
     label = ", ".join(f"{title} {units.percent(share)}" for _, title, share in shown)
     return stacked(shown, f"Shares of the span: {label}", named=named)
 
 
 def ranks(traces: Traces) -> Markup:
-    """List the ranks; of very many, those that differ most from the median."""
+    """Return the table of ranks; with many ranks, of those that differ most from the median."""
     chosen = most_unusual(traces.ranks, MAX_ROWS)
     left = len(traces.ranks) - len(chosen)
     text = None

@@ -1,4 +1,4 @@
-"""Kernels, operators and source lines by time, matrix products, and changes against another capture."""
+"""Tables of kernels, operators and source lines by time, of matrix products, and of changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLOURS = ("forward", "communication", "transfer")
 
 
 def kernels(traces: Traces) -> Markup | None:
-    """List the kernels that take most over all ranks."""
+    """Return the section with the kernels that take most time over all ranks; None without GPU time."""
     found = kernels_over(traces.ranks)
     if not any(one.total_ns for one in found):
         return None
@@ -51,7 +51,7 @@ def _kernel(one: Kernel, share: float) -> list[str | Markup]:
 
 
 def launchers(traces: Traces) -> Markup | None:
-    """List operators, modules and lines that launched the work, and products with what they reached."""
+    """Return the section with time by operator, module and line, and matrix products; None without any."""
     kinds = launchers_over(traces.ranks)
     cpu = is_on_cpu(traces.ranks)
     times = ("Calls", "CPU time") if cpu else ("Launches", "GPU time")
@@ -78,7 +78,7 @@ def _launched(title: str, times: tuple[str, str], found: Sequence[Launcher], *, 
 
 
 def collectives(traces: Traces) -> Markup | None:
-    """List the collectives that were waited for most."""
+    """Return the section with the collectives with the longest waiting times; None without any."""
     found = sorted(traces.matched.collectives, key=lambda one: -one.waited_ns)
     if not found:
         return None
@@ -109,7 +109,7 @@ def collectives(traces: Traces) -> Markup | None:
 
 
 def against(traces: Traces, before: Traces | None) -> Markup | None:
-    """Say what changed since another capture."""
+    """Return the section with the changes since other captures; None without these."""
     if before is None:
         return None
     found = compare_captures(before.ranks, traces.ranks)

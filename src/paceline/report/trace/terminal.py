@@ -1,4 +1,4 @@
-"""What does a person read of profiler captures? A row for each rank, the kernels that take most, who is waited for."""
+"""The analysis of captures on the terminal: a row for each rank, the largest kernels, and stragglers."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _MAX_EVIDENCE = 3
 
 
 def render_traces(traces: Traces, findings: Sequence[Finding], console: Console, against: Traces | None = None) -> None:
-    """Print what captures show: tables on a terminal, elsewhere one line per fact."""
+    """Print the analysis: tables on a terminal, otherwise one line per fact."""
     told = _verdict(traces, findings)
     changed = contrast_lines(compare_captures(against.ranks, traces.ranks)) if against is not None else []
     lines = _rich(traces, told, changed, console.width) if console.is_terminal else _plain(traces, told, changed)
     encoded = partial(encodable, console=console)
-    prefix = PREFIX if console.stderr else ""  # stderr is shared with the program
+    prefix = PREFIX if console.stderr else ""  # the program also writes to stderr
     for line in lines:
         text = line if isinstance(line, Text) else Text(prefix + line)
         console.print(Text(encoded(printable(text.plain)), style=text.style), soft_wrap=True)
@@ -97,7 +97,7 @@ def _rich(traces: Traces, told: Sequence[str], changed: Sequence[str], width: in
 
 
 def _wrapped(texts: Sequence[str], width: int, *, style: str = "", first: str | None = None) -> list[Text]:
-    """Return texts as lines of a terminal, each continued further in than it begins."""
+    """Return texts as lines of a terminal; continuation lines are indented further."""
     lines = []
     for place, text in enumerate(texts):
         indent = " " * (2 + len(text) - len(text.lstrip()))
@@ -121,11 +121,11 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
     return found
 
 
-# -- what is said --------------------------------------------------------------------------------------
+# -- texts ---------------------------------------------------------------------------------------------
 
 
 def _shown(traces: Traces) -> list[RankTrace]:
-    """Return the ranks that get a row: none where no GPU did anything, which the verdict says already."""
+    """Return the ranks that get a row; none if no rank has GPU events, as the verdict says."""
     return most_unusual(traces.ranks, MAX_RANKS) if any(rank.breakdown.events for rank in traces.ranks) else []
 
 
@@ -135,7 +135,7 @@ def _window(traces: Traces) -> str:
 
 
 def cells(rank: RankTrace) -> tuple[str, ...]:
-    """Return what is to be said below `HEADS`."""
+    """Return the cells of a rank's row, one for each of `HEADS`."""
     parts = rank.breakdown
     span = parts.span_ns
 
@@ -163,7 +163,7 @@ def _device(rank: RankTrace) -> str:
 
 
 def _launches(rank: RankTrace) -> str:
-    """Say how far the host is ahead of the GPU; empty where no launch is in the capture."""
+    """Return a text on the launch queue of a rank; empty if the capture has no launches."""
     queue, span = rank.queue, rank.breakdown.span_ns
     if queue.delay_median_ns is None or queue.delay_high_ns is None:
         return ""
@@ -178,7 +178,7 @@ def _launches(rank: RankTrace) -> str:
 
 
 def kernel_rows(ranks: Sequence[RankTrace]) -> list[tuple[str, ...]]:
-    """Return rows of the kernels that take most over all ranks."""
+    """Return the rows of the kernels that take most time over all ranks."""
     found = kernels_over(ranks)
     return [
         (
@@ -194,7 +194,7 @@ def kernel_rows(ranks: Sequence[RankTrace]) -> list[tuple[str, ...]]:
 
 
 def _verdict(traces: Traces, findings: Sequence[Finding]) -> list[str]:
-    """Say what holds the run back, the verdict first, with what speaks for it."""
+    """Return the lines on the findings, the verdict first, with evidence."""
     verdict = capture_verdict(traces, findings)
     if verdict is None:
         return ["verdict: n/a, the captures contain no GPU events in the window"]
@@ -210,7 +210,7 @@ def _verdict(traces: Traces, findings: Sequence[Finding]) -> list[str]:
 
 
 def waiting(traces: Traces) -> list[str]:
-    """Say who is waited for, and for how long."""
+    """Return the lines on waiting in collectives and on stragglers; empty without collectives."""
     collectives = traces.matched.collectives
     if not collectives:
         return []

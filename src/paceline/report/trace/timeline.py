@@ -1,6 +1,6 @@
-"""The timeline of a capture: lanes that zoom down to single kernels; without JavaScript, strips of utilization.
+"""The timeline of captures: lanes that zoom down to single kernels; without JavaScript, strips of utilization.
 
-The events come with the page, packed; its script draws only what can be seen, so a million of them stay usable.
+The page contains the packed events. Its script draws only visible ones, so a million events stay usable.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HELP = (
 
 
 def timeline(gallery: TimelineData | None) -> Markup | None:
-    """Draw what ran when on the ranks that stand out."""
+    """Return the section with the timelines of unusual ranks; None without any."""
     if gallery is None:
         return None
     made = gallery.packed
@@ -67,7 +67,7 @@ def _tools() -> Markup:
 
 
 def _data(made: PackedTimelines) -> str:
-    """Return header and events as text; base64 has no character that would end a script."""
+    """Return header and events as base64 text, which cannot contain the end of a script element."""
     names = [[name, class_] for name, class_ in made.names]
     head = {"unit_ns": made.unit_ns, "span_ns": made.span_ns, "names": names, "colours": COLOURS, "ranks": made.ranks}
     packed = (base64.b64encode(part).decode() for part in (json.dumps(head).encode(), made.data))
@@ -93,7 +93,7 @@ def _lanes(made: PackedTimelines) -> list[Markup]:
 
 
 def _busy(starts: Ns, lasted: Ns, classes: NDArray[np.int64], made: PackedTimelines) -> NDArray[np.float64]:
-    """Return by class and bin what share of a bin is taken."""
+    """Return the busy share of each time bin, of shape (classes, bins)."""
     span = max(1, made.span_ns // made.unit_ns)
     edges = np.linspace(0, span, _BINS + 1).astype(np.int64)
     found = np.zeros((len(COLOURS), _BINS))
@@ -105,7 +105,7 @@ def _busy(starts: Ns, lasted: Ns, classes: NDArray[np.int64], made: PackedTimeli
 
 
 def _strip(busy: NDArray[np.float64], label: str) -> Markup:
-    """Draw how busy a lane was as columns, a class on top of the other."""
+    """Return the utilization of a lane as stacked columns, one colour for each class."""
     marks: list[Markup] = []
     floor = np.zeros(_BINS)
     for class_, row in zip(COLOURS, busy, strict=True):

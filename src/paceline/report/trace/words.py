@@ -1,4 +1,4 @@
-"""The sentences about captures: why a GPU was idle, who launched its work, matrix products, and what changed."""
+"""Sentences about captures: idle causes, launchers, matrix products, and changes."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ CAUSES = {
     "device": "work launched but not started",
     "unknown": "unknown",
 }
-_SHOWN = 0.01  # of idle time
+_SHOWN = 0.01  # least share of idle time
 _MOST_LAUNCHERS = 8
 _MOST_PRODUCTS = 8
 _CPU = "this CPU"
 MAX_CHANGES = 10
 _NAME_WIDTH = 60
-_WORTH = 0.001  # of the span
+_WORTH = 0.001  # least share of the span
 
 
 def idle_text(idle: Idle) -> str:
-    """Say what a GPU was idle for, the largest part first; empty where it was not."""
+    """Return the causes of idle time as text, the largest first; empty without idle time."""
     shown = [text for text, share in _parts(idle) if share >= _SHOWN]
     if not shown:
         return ""
@@ -42,7 +42,7 @@ def idle_text(idle: Idle) -> str:
 
 
 def main_cause(idle: Idle) -> str:
-    """Name the largest part; empty where there is none."""
+    """Return the largest cause of idle time as text; empty without idle time."""
     return next((text for text, _ in _parts(idle)), "")
 
 
@@ -52,7 +52,7 @@ def _parts(idle: Idle) -> list[tuple[str, float]]:
 
 
 def launcher_lines(ranks: Sequence[RankTrace]) -> list[str]:
-    """Say which operators, modules and lines launched most of the GPU's time, or took the CPU's; where it is known."""
+    """Return lines on the operators, modules and source lines with most GPU time; without GPU work, CPU time."""
     lines = []
     of, each = ("of CPU time in operators", "call") if is_on_cpu(ranks) else ("of GPU time", "launch")
     for kind, found in launchers_over(ranks).items():
@@ -63,7 +63,7 @@ def launcher_lines(ranks: Sequence[RankTrace]) -> list[str]:
 
 
 def product_lines(ranks: Sequence[RankTrace]) -> list[str]:
-    """Say how fast products were, what takes most over all captures first, and whether tensor cores made them."""
+    """Return lines on the rate of the matrix products with most time, and on the use of tensor cores."""
     found: dict[tuple[str | None, str, str, str], list[MatrixProduct]] = defaultdict(list)
     for rank in ranks:
         device = _CPU if rank.launchers is not None and rank.launchers.on_cpu else rank.gpu
@@ -74,7 +74,7 @@ def product_lines(ranks: Sequence[RankTrace]) -> list[str]:
 
 
 def _tensor_cores(ranks: Sequence[RankTrace]) -> list[str]:
-    """Say how much of the time of kernels that multiply matrices runs on tensor cores."""
+    """Return a line on the share of matrix kernels' time on tensor cores; empty without matrix kernels."""
     each = [matrix_time(rank.kernels) for rank in ranks]
     total = sum(one.total_ns for one in each)
     if not total:
@@ -122,7 +122,7 @@ def _shapes(one: MatrixProduct) -> str:
 
 
 def contrast_lines(found: CaptureComparison) -> list[str]:
-    """Say what changed, a line for each part of the time and for each kernel that changed most."""
+    """Return lines on the changes between captures: each part of the time, and the kernels that changed most."""
     span = max(found.parts[0][1], found.parts[0][2])
     if not span:
         return ["comparison with the earlier capture: neither of the two captures has GPU events"]

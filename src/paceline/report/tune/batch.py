@@ -1,4 +1,4 @@
-"""The batch sizes that were tried, with speed and progress of each."""
+"""The section on batch sizes: speed and progress of each measured size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.tune.search.result import TuneResult
 
 
 def batch(tuned: TuneResult) -> Markup | None:
-    """Show speed against progress, size by size."""
+    """Return the section with speed and progress of each batch size; None if batch sizes were not measured."""
     found = tuned.batch
     if found is None:
         return None

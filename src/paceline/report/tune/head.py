@@ -1,4 +1,4 @@
-"""The head of the page on tuning: the gain, what to do first, a bar for each run, and the main numbers."""
+"""The head of a tuning page: the gain, what to do first, a bar for each run, and the main numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TRAINING: Mapping[str, str] = {
 
 
 def header(tuned: TuneResult, next_command: str) -> Markup:
-    """Make the top of the page."""
+    """Return the head of the page."""
     return element(
         "header",
         element("p", element("b", "paceline tune"), element("span", words.device(tuned.before)), class_="brand"),
@@ -47,7 +47,7 @@ def _lines(tuned: TuneResult) -> list[str]:
 
 
 def first_sentence(tuned: TuneResult) -> str:
-    """Say what to do first: run with the recipe, search again, or keep the program."""
+    """Return what to do first: use the recipe, search again, or keep the program."""
     if tuned.best:
         return "Run the program with the recipe"
     is_open = tuned.out_of_budget or tuned.unproven is not None
@@ -66,13 +66,13 @@ def _known(tuned: TuneResult) -> list[str | Markup]:
 
 
 def _command(tuned: TuneResult) -> str:
-    """Return the program as it would be typed: without where its interpreter lies."""
+    """Return the command of the program as a user would type it, without the path of the interpreter."""
     first, *rest = tuned.command
     return shlex.join([PurePath(first).name, *rest])
 
 
 def headline(tuned: TuneResult) -> str:
-    """Say in one sentence what came of it."""
+    """Return the result in one sentence."""
     looked = tuned.unproven.speedup if tuned.unproven is not None else None
     if looked is not None:
         return f"One change looked {units.factor(looked.value)} faster, but that is not proven"
@@ -110,7 +110,7 @@ def _meta(tuned: TuneResult) -> str:
 
 
 def _bars(tuned: TuneResult) -> Markup | None:
-    """Draw a step before and after, with the step times that the speed-up is computed from."""
+    """Return the bars of a step before and after, with the step times that the speed-up is computed from."""
     times = tuned.step_times
     if tuned.after is None or times is None:
         own_s = tuned.before.step_s

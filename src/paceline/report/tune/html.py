@@ -1,6 +1,6 @@
-"""The HTML page of tuning: one file without requests, complete without JavaScript.
+"""The HTML page of tuning: one self-contained file, complete without JavaScript.
 
-The page is laid out here; this package has a module for each section.
+This module lays out the page; the package has a module for each section.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from paceline.tune.search.result import TuneResult
 
 
 def to_html(tuned: TuneResult, *, recipe_file: str | None, next_command: str, diff: str | None = None) -> str:
-    """Write the result of tuning as one self-contained HTML page.
+    """Return the result of tuning as one self-contained HTML page.
 
     Args:
-        tuned: What tuning found.
-        recipe_file: Where the recipe was written; None when nothing was kept.
-        next_command: What to type next.
-        diff: The recipe as a unified diff of the program's source, where there is one.
+        tuned: The result of tuning.
+        recipe_file: The path of the recipe; None if no change was kept.
+        next_command: The command to run next.
+        diff: The recipe as a unified diff of the program's source, if there is one.
     """
     sections = (
         trials(tuned),

@@ -1,4 +1,4 @@
-"""The result of tuning as JSON, schema ``paceline.tune/1``: a contract, keys may be added, never changed."""
+"""The result of tuning as JSON, schema ``paceline.tune/1``. Keys may be added, never changed."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def tuned_json(tuned: TuneResult, recipe_file: str | None, steps: Sequence[NextS
     """Return a result as JSON values.
 
     Args:
-        tuned: What tuning found.
-        recipe_file: Where the recipe, or the one that was not proven, was written; None when there is none.
-        steps: What to do next, the first step first.
+        tuned: The result of tuning.
+        recipe_file: The path of the recipe, proven or not; None if none was written.
+        steps: What to do next, the most important step first.
     """
     return {
         "schema": SCHEMA,

@@ -1,4 +1,4 @@
-"""How the gain was measured."""
+"""The section on how the gain was measured."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TURNS_TIME = "The second step time is computed from the speed-ups of the single
 
 
 def method(tuned: TuneResult) -> Markup:
-    """Explain how the numbers were measured."""
+    """Return the section that explains how the numbers were measured."""
     missing = f"The program was {tune_words.not_watched(tuned)}." if tuned.best else ""
     bars = [_BARS, *([_TURNS_TIME] if tuned.in_turn else [])]
     shown = tuned.after is not None and tuned.step_times is not None
@@ -57,7 +57,7 @@ def _scatter(tuned: TuneResult) -> str:
 
 
 def _predictions(tuned: TuneResult) -> str:
-    """Say how predictions did, and whether earlier trials had a part in them."""
+    """Return sentences on the accuracy of predictions, and on whether earlier trials improved them."""
     measured = [t for t in tuned.trials if t.speedup is not None and t.predicted is not None]
     judged = [trial.as_predicted for trial in measured if trial.as_predicted is not None]
     said = []

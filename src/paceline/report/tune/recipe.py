@@ -1,4 +1,4 @@
-"""The recipe, the checks that training stays the same, and the same change as a patch."""
+"""The recipe, the checks that training stays the same, and the recipe as a patch of the source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS = {"+": "added", "-": "removed", "@": "place"}
 
 
 def recipe(tuned: TuneResult, recipe_file: str | None) -> Markup | None:
-    """Show the best recipe, or what looked best but was not proven, and the checks that training stays the same."""
+    """Return the section with the best recipe, or the best unproven one, and its checks; None without a recipe."""
     shown, found = tuned.best, tuned.checks
     if not tuned.best and tuned.unproven is not None:
         shown, found = tuned.unproven.recipe, tuned.unproven.checks
@@ -37,7 +37,7 @@ def recipe(tuned: TuneResult, recipe_file: str | None) -> Markup | None:
 
 
 def _quality(tuned: TuneResult) -> Markup | None:
-    """Compare the way to a loss, where that was asked for."""
+    """Return the comparison of the time to a target loss; None if it was not measured."""
     if tuned.quality is None:
         return None
     lines = quality_lines(tuned.quality, tuned.price_per_hour)
@@ -50,7 +50,7 @@ def _block(lines: Iterable[str | Markup]) -> Markup:
 
 
 def source(diff: str | None) -> Markup | None:
-    """Show the recipe as a change to the source, where it was made."""
+    """Return the section with the recipe as a change of the source; None without a diff."""
     if not diff:
         return None
     lines = diff.splitlines()
@@ -64,5 +64,5 @@ def source(diff: str | None) -> Markup | None:
 
 
 def _kind(line: str) -> str | None:
-    """Return what a line of a unified diff does; names of files do nothing."""
+    """Return the class of a line of a unified diff: added, removed or place; None for other lines."""
     return None if line.startswith(("+++", "---")) else _KINDS.get(line[:1])

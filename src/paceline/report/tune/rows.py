@@ -1,4 +1,4 @@
-"""What was tried, and what is there to say of each? What it changed, what was expected, what came out."""
+"""The rows of trials for all outputs: the change, the expected gain, and the measured gain."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from paceline.tune.comparison.model import GOALS
 from paceline.tune.search.result import OUTCOMES, Trial, TuneResult
 
 MARKS: Mapping[str, str] = {"kept": "✓", "no-win": "–", "undecided": "?", "failed": "▲", "unsafe": "✗"}
-_SAID = ("gain proven",)  # reasons that the outcome says already
+_SAID = ("gain proven",)  # reasons that repeat the outcome
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """A trial that was made."""
+    """One trial that was run."""
 
     trial: Trial
-    change: Recipe  # what it changed of what was kept before it
-    gain: Interval | None  # of what was to be gained: time or memory
-    expected: Gain | None  # of that; of memory, nothing is predicted
+    change: Recipe  # the settings that it changed relative to the recipe kept before
+    gain: Interval | None  # the measured gain in the goal, time or memory
+    expected: Gain | None  # the expected gain in time; memory is not predicted
 
 
 def rows(tuned: TuneResult) -> list[Row]:
-    """Return the trials that were made, in their order."""
+    """Return the trials that were run, in order."""
     kept, made = BASELINE, []
     for trial in (one for one in tuned.trials if one.status != "skipped"):
         gain, expected = (trial.saving, None) if for_memory(tuned) else (trial.speedup, trial.predicted)
@@ -39,7 +39,7 @@ def rows(tuned: TuneResult) -> list[Row]:
 
 
 def _beyond(recipe: Recipe, before: Recipe) -> Recipe:
-    """Return the settings of a recipe that another has not, or has otherwise; all of them where there are none."""
+    """Return the settings of a recipe that differ from an earlier one; all settings if none differs."""
     found = {
         table: {key: value for key, value in settings.items() if before.get(table, {}).get(key) != value}
         for table, settings in recipe.items()
@@ -48,23 +48,23 @@ def _beyond(recipe: Recipe, before: Recipe) -> Recipe:
 
 
 def left_out(trials: Sequence[Trial]) -> list[Trial]:
-    """Return what was not tried."""
+    """Return the trials that were skipped."""
     return [trial for trial in trials if trial.status == "skipped"]
 
 
 def for_memory(tuned: TuneResult) -> bool:
-    """Say whether memory was to be gained, and not time."""
+    """Return whether the goal is less memory instead of less time."""
     return GOALS[tuned.goal].aim == "memory"
 
 
 def in_all(tuned: TuneResult) -> Interval | None:
-    """Return what the best recipe gains over the program as it is; None where nothing was kept or measured."""
+    """Return the gain of the best recipe over the baseline; None if no change was kept or measured."""
     found = tuned.saving if for_memory(tuned) else tuned.speedup
     return found if found is not None and math.isfinite(found.value) else None
 
 
 def throughput(tuned: TuneResult) -> tuple[float, float] | None:
-    """Return samples/s of all ranks before and after, from the pairs behind the speed-up; None if not known."""
+    """Return samples/s of all ranks before and after, from the pairs behind the speed-up; None if unknown."""
     samples = [_samples(run) for run in (tuned.before, tuned.after)]
     if tuned.step_times is None or samples[0] is None or samples[1] is None:
         return None
@@ -72,42 +72,42 @@ def throughput(tuned: TuneResult) -> tuple[float, float] | None:
 
 
 def _samples(run: Diagnosis | None) -> float | None:
-    """Return the samples of a step over all ranks."""
+    """Return the number of samples in a step over all ranks; None if unknown."""
     return run.batch_size * run.world if run is not None and run.batch_size else None
 
 
 def settings(row: Row) -> list[str]:
-    """Print the change of a trial, setting by setting: ``loader.num_workers=8``."""
+    """Return the change of a trial as texts, one per setting: ``loader.num_workers=8``."""
     return [describe_recipe({table: {key: value}}) for table, own in row.change.items() for key, value in own.items()]
 
 
 def expected(gain: Gain | None) -> str:
-    """Print a predicted gain: ``1.55x to 2.10x``."""
+    """Return a predicted gain as text: ``1.55x to 2.10x``."""
     return "unknown" if gain is None else words.gain(gain)
 
 
 def value(interval: Interval | None) -> str:
-    """Print what was achieved: ``2.93x``."""
+    """Return a measured gain as text: ``2.93x``."""
     return "not measured" if interval is None or math.isnan(interval.value) else units.factor(interval.value)
 
 
 def bounds(interval: Interval | None) -> str:
-    """Print the ends of what was achieved, and what they rest on: ``95% CI 2.41–3.55, 24 pairs``."""
+    """Return the interval of a measured gain as text: ``95% CI 2.41–3.55, 24 pairs``; empty if not measured."""
     if interval is None or math.isnan(interval.value):
         return ""
     return units.factor_bounds(interval.low, interval.high, words.count(interval.count, "pair"))
 
 
 def achieved(interval: Interval | None) -> str:
-    """Print what was achieved with its ends: ``2.93x (95% CI 2.41–3.55, 24 pairs)``."""
+    """Return a measured gain with its interval as text: ``2.93x (95% CI 2.41–3.55, 24 pairs)``."""
     ends = bounds(interval)
     return f"{value(interval)} ({ends})" if ends else value(interval)
 
 
 def memory(saving: Interval | None) -> tuple[str, str]:
-    """Print how much less or more memory is needed, and its interval: ``1.27x more``, ``95% CI 1.23–1.30, 29 pairs``.
+    """Return the change in memory and its interval as texts: ``1.27x more``, ``95% CI 1.23–1.30, 29 pairs``.
 
-    Both are empty where it was not measured.
+    Both are empty if memory was not measured.
     """
     if saving is None or not 0 < saving.low <= saving.value <= saving.high < math.inf:
         return "", ""
@@ -125,12 +125,12 @@ def outcome(trial: Trial) -> str:
 
 
 def reason(trial: Trial) -> str:
-    """Return why a trial ended as it did; empty where its outcome says all of it."""
+    """Return why a trial ended as it did; empty if the outcome already says it."""
     return "" if trial.reason in _SAID else trial.reason
 
 
 def beside_expected(row: Row) -> str:
-    """Say how what was achieved compares with what was expected; empty where there is nothing to compare."""
+    """Return how the measured gain compares with the expected one, as text; empty if one is unknown."""
     gain, found = row.expected, row.gain
     if gain is None or found is None or math.isnan(found.value):
         return ""

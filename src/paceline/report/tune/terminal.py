@@ -1,4 +1,4 @@
-"""What does a person read when tuning is over? What each change brought, what was kept, and what to type next."""
+"""The result of tuning on the terminal: the effect of each change, the kept changes, and the next command."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from paceline.tune.search.result import OUTCOMES, Trial, TuneResult, untried_rem
 
 PREFIX = "paceline: "
 _STYLES = {"kept": "bold green", "unsafe": "bold red", "failed": "yellow", "undecided": "cyan"}
-_WIDTHS = (11, 8, 27, 14)  # outcome, achieved, its ends, expected; the class is last
+_WIDTHS = (11, 8, 27, 14)  # outcome, measured gain, its interval, expected gain; the safety class is last
 _MARGIN = _WIDTHS[0] + 2
 _NARROWEST = 40
 
 
 def render(tuned: TuneResult, *, recipe_file: str | None, steps: Sequence[NextStep], console: Console) -> None:
-    """Print the result of tuning: a table on a terminal, a line a trial elsewhere."""
+    """Print the result of tuning: a table on a terminal, otherwise one line per trial."""
     if console.is_terminal:
         print_trials(tuned, console)
     else:
@@ -59,7 +59,7 @@ def _say(console: Console, *lines: str) -> None:
 
 
 def _next(steps: Sequence[NextStep]) -> list[str]:
-    """Return a line for each step: the first is what to do next, the others may be done instead."""
+    """Return a line for each step: the first is what to do next, the others are alternatives."""
     return [f"{'or' if place else 'next'}: {step.line}" for place, step in enumerate(steps)]
 
 
@@ -76,7 +76,7 @@ def _what(trial: Trial) -> str:
 
 
 def _expected(trial: Trial) -> str:
-    """Print the expected speed-up, and that of the findings if earlier trials corrected it."""
+    """Return the expected speed-up as text, with the finding's own estimate if earlier trials corrected it."""
     corrected = trial.predicted_by_findings is not None and trial.predicted_by_findings != trial.predicted
     own = f" (findings: {_gain(trial.predicted_by_findings)}; corrected with earlier trials)" if corrected else ""
     return _gain(trial.predicted) + own
@@ -111,7 +111,7 @@ def _phases(diagnosis: Diagnosis) -> str:
 
 
 def print_trials(tuned: TuneResult, console: Console) -> None:
-    """Print the trials that were made, and what was not tried by the reason."""
+    """Print the trials that were run, and the skipped ones by reason."""
     made = tune_rows.rows(tuned)
     if made:
         console.print(Text(_columns("", "achieved", "", "expected", "class"), style="dim"), soft_wrap=True)
@@ -141,7 +141,7 @@ def _figures(row: Row) -> str:
 
 
 def _print_below(console: Console, text: str, style: str = "") -> None:
-    """Print text under the figures, lines after the first as far to the right as that one."""
+    """Print text below a row of figures, with all lines indented equally."""
     width = max(_NARROWEST, console.width) - _MARGIN
     for line in textwrap.wrap(words.printable(text), width, break_on_hyphens=False):
         console.print(Text(encodable(" " * _MARGIN + line, console=console), style=style), soft_wrap=True)

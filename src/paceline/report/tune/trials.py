@@ -1,4 +1,4 @@
-"""The trials: the expected and the measured gain of each, on one logarithmic axis, and the outcome."""
+"""The section on trials: expected and measured gain of each, on one logarithmic axis, and the outcome."""
 
 from __future__ import annotations
 
@@ -17,15 +17,31 @@ from paceline.report.tune.rows import Row
 from paceline.tune.equivalence.outputs import Check
 from paceline.tune.search.result import Trial, TuneResult
 
-_ENDS = (0.25, 64.0)  # of the axis, at the widest
-_LEAST = (0.9, 1.25)  # at the narrowest
-_TICKS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 0.5, 0.25, 1.5, 3.0, 1.2, 0.8, 1.1, 0.9)  # those that matter first
-_APART = 0.13  # of the axis, between two ticks
-_NEAR = 0.05  # of its ends: a label would stick out
+_ENDS = (0.25, 64.0)  # widest range of the axis
+_LEAST = (0.9, 1.25)  # narrowest range of the axis
+_TICKS = (
+    1.0,
+    2.0,
+    4.0,
+    8.0,
+    16.0,
+    32.0,
+    64.0,
+    0.5,
+    0.25,
+    1.5,
+    3.0,
+    1.2,
+    0.8,
+    1.1,
+    0.9,
+)  # the most important ones first
+_APART = 0.13  # least distance between two ticks, as a share of the axis
+_NEAR = 0.05  # least distance from the ends of the axis, so that labels do not stick out
 
 
 def trials(tuned: TuneResult) -> Markup | None:
-    """List the trials."""
+    """Return the section with the trials that were run; None without any."""
     made = tune_rows.rows(tuned)
     if not made:
         return None
@@ -48,7 +64,7 @@ def trials(tuned: TuneResult) -> Markup | None:
 
 
 def axis_of(made: Sequence[Row]) -> Axis:
-    """Return the axis that holds what was expected and achieved; what lies far out is cut off."""
+    """Return the axis that contains the expected and measured gains; extreme values are cut off."""
     ends = [end for row in made for end in _ends(row) if math.isfinite(end) and end > 0]
     low, high = max(_ENDS[0], min(_LEAST[0], *ends, 1.0)), min(_ENDS[1], max(_LEAST[1], *ends, 1.0))
     return Axis(low=low / 1.05, high=high * 1.05, unit="x", log=True)
@@ -62,7 +78,7 @@ def _ends(row: Row) -> Iterator[float]:
 
 
 def ticks_of(axis: Axis) -> list[float]:
-    """Return the round factors to name below the drawing, 1 first, none of them too close to another."""
+    """Return the round factors to label on the axis, 1 first, none too close to another."""
     chosen: list[float] = []
     for tick in _TICKS:
         at = axis.fraction(tick)
@@ -109,7 +125,7 @@ def _expected(row: Row) -> Markup:
 
 
 def drawing(row: Row, axis: Axis) -> Markup:
-    """Draw what was expected as a band, what was achieved as a dot with its interval; the numbers stand beside it."""
+    """Return the chart of a row: the expected gain as a band, the measured one as a dot with its interval."""
     marks = [element("i", class_="even", style=_at(axis, 1.0))]
     if row.expected is not None and _drawable(row.expected):
         marks.append(_reach("band", row.expected, axis))
@@ -151,7 +167,7 @@ def _outcome(row: Row) -> Markup:
 
 
 def _measured(row: Row) -> Markup | None:
-    """Unfold what a trial rests on."""
+    """Return the folded details of a trial: its checks and measurements; None without any."""
     told = [*map(check_of, row.trial.checks), *(element("li", text) for text in _beneath(row))]
     if not told:
         return None
@@ -161,7 +177,7 @@ def _measured(row: Row) -> Markup | None:
 
 
 def check_of(check: Check) -> Markup:
-    """Say what came of an invariant."""
+    """Return the result of a check as a list item."""
     mark, class_ = ("✓", "passed") if check.passed else ("✗", "broken")
     return element("li", element("span", mark, aria_hidden="true"), f" {check.text}", class_=class_)
 
@@ -180,11 +196,11 @@ def _beneath(row: Row) -> Iterator[str]:
         yield f"CPU time of a step {units.factor(1 / trial.cpu_ratio)} of before"
 
 
-# -- what was not tried ----------------------------------------------------------------------------------
+# -- skipped trials -------------------------------------------------------------------------------------
 
 
 def not_tried(tuned: TuneResult) -> Markup | None:
-    """List the remedies that were not tried, and why."""
+    """Return the section with the remedies that were not tried, and the reasons; None without any."""
     skipped = tune_rows.left_out(tuned.trials)
     if not skipped:
         return None

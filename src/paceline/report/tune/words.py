@@ -1,4 +1,4 @@
-"""What is said of sizes of batch, of the way to a loss, and of money? Lines for a terminal, and for a page."""
+"""Lines on batch sizes, time to a target loss, cost and speed-up, for the terminal and pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MILLION = 1e6
 
 
 def batch_lines(found: BatchStudy) -> list[str]:
-    """Say what each size of batch brings, and which of them is the largest, the fastest and the soonest."""
+    """Return lines on each batch size, and on the largest, the fastest and the one that reaches a loss soonest."""
     named = [
         ("largest batch size that ran:", found.largest),
         ("most samples/s:", found.fastest),
@@ -56,7 +56,7 @@ def _size(size: BatchSize) -> str:
 
 
 def quality_lines(found: Quality, price_per_hour: float | None) -> list[str]:
-    """Say how long the way to a loss is, as it was and under the recipe."""
+    """Return lines on the time to a target loss, without and with the recipe."""
     target = units.significant(found.target)
     lines = [
         f"to a loss of {target} with seed {one.seed}: {_spent(one.baseline_s, price_per_hour)} without the recipe, "
@@ -88,7 +88,7 @@ def _spent(seconds: float | None, price_per_hour: float | None) -> str:
 
 
 def money_lines(tuned: TuneResult) -> list[str]:
-    """Say what a million samples cost before and after; nothing where no price is known."""
+    """Return a line on the cost of a million samples before and after; empty without a price."""
     rate, price = tuned.before.samples_per_s, tuned.price_per_hour
     if price is None or not rate or tuned.speedup is None:
         return []
@@ -102,7 +102,7 @@ def money_lines(tuned: TuneResult) -> list[str]:
 
 
 def safety_line(tuned: TuneResult) -> str:
-    """Say what the least safe of the kept changes means for training."""
+    """Return a line on the effect on training of the least safe change that was kept."""
     safety = least_safe(trial.safety for trial in tuned.trials if trial.status == "kept")
     fixed = (
         " If each sample gets the same random numbers, training computes the same numbers."
@@ -113,7 +113,7 @@ def safety_line(tuned: TuneResult) -> str:
 
 
 def unproven_lines(tuned: TuneResult) -> list[str]:
-    """Return lines on the fastest unproven change and its checks; none if a change was kept or none looked faster."""
+    """Return lines on the fastest unproven change and its checks; empty if there is none or a change was kept."""
     trial = tuned.unproven
     if trial is None:
         return []
@@ -126,7 +126,7 @@ def _checked(check: Check) -> str:
 
 
 def speedup(interval: Interval | None, what: str = "pair") -> str:
-    """Print a factor with its interval and count."""
+    """Return a speed-up with its interval and count as text."""
     if interval is None:
         return "not measured"
     bounds = units.factor_bounds(interval.low, interval.high, units.count(interval.count, what))
@@ -134,14 +134,14 @@ def speedup(interval: Interval | None, what: str = "pair") -> str:
 
 
 def not_watched(tuned: TuneResult) -> str | None:
-    """Say why it is not known what holds the program back now; None where it is."""
+    """Return why the run with the recipe was not diagnosed; None if it was."""
     if tuned.after is not None:
         return None
     return f"not measured with the recipe: {tuned.stopped}" if tuned.best else "no change was kept"
 
 
 def gained(tuned: TuneResult) -> str:
-    """Say what the best recipe brings, in what was the goal."""
+    """Return the gain of the best recipe in terms of the goal, as text."""
     time, memory = speedup(tuned.speedup), speedup(tuned.saving)
     how = ", computed as the product of the speed-ups of its changes" if tuned.in_turn else ""
     if tuned.goal == "memory":
@@ -151,7 +151,7 @@ def gained(tuned: TuneResult) -> str:
 
 
 def whole_line(tuned: TuneResult) -> str | None:
-    """Say what the speed-up of a step means for a whole run; None where nothing was kept, or it is no speed-up."""
+    """Return a line on the effect of the step speed-up on a whole run; None if there is no speed-up of a step."""
     if not tuned.best or tuned.goal == "memory" or tuned.speedup is None or not tuned.is_per_step:
         return None
     if tuned.whole_run is None or tuned.whole_speedup is None:
@@ -169,7 +169,7 @@ def whole_line(tuned: TuneResult) -> str | None:
 
 
 def failure_line(tuned: TuneResult) -> str | None:
-    """Say that the last recorded run of the program failed: trials see only its first steps."""
+    """Return a line that warns that the last recorded run of the program failed; None if it did not."""
     if tuned.last_failure is None:
         return None
     return (
