@@ -1,4 +1,4 @@
-"""The command line: one file per verb, each imported only when it is asked for."""
+"""The command line: one module per command, each imported only when it is used."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def group() -> None:
 
 
 def main(args: list[str] | None = None) -> Any:
-    """Run the command line; each error becomes one line and its exit code."""
+    """Run the command line; each error is printed as one line and sets the exit code."""
     try:
         result = group.main(args=args, prog_name="paceline", standalone_mode=False)
         sys.stdout.flush()
@@ -79,8 +79,8 @@ def _fail(message: str, exit_code: int) -> None:
 
 
 def _leave_closed_pipe() -> None:
-    """End quietly: the reader of our output, such as `head`, has what it needs."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)  # Python flushes both streams once more when it ends
+    """Exit without an error: the reader of the output, such as `head`, has ended."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # Python flushes both streams again when it exits
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     sys.exit(0)

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class Fraction(click.ParamType[float]):
-    """A fraction of one, written ``5%`` or ``0.05``."""
+    """A parameter type for a fraction of one, written ``5%`` or ``0.05``."""
 
     name = "fraction"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Turn ``5%`` or ``0.05`` into 0.05; a bare 5 might mean either, and is refused."""
+        """Return 0.05 for ``5%`` or ``0.05``. A bare 5 is refused, because its meaning is unclear."""
         text = str(value).strip()
         try:
             fraction = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)

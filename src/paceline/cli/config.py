@@ -1,4 +1,4 @@
-"""``paceline config``: the settings in force, and where each value comes from."""
+"""``paceline config``: the current settings, and the source of each value."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _SWITCHES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One setting as it is in force."""
+    """The current value of one setting."""
 
     verb: str  # such as "run" or "data.convert"
     key: str
     value: str
     origin: str
-    given: bool  # not the default
+    given: bool  # whether the user set it, instead of the default
 
 
 def _complete_verb(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the verbs that begin so, for shell completion."""
+    """Return the commands that begin with the given text, for shell completion."""
     root = ctx.find_root().command
     named = [] if not isinstance(root, LazyGroup) else [name for name in root.verbs if name.startswith(incomplete)]
     return [] if ctx.params.get("words") else named
@@ -95,11 +95,11 @@ def command(ctx: click.Context, words: tuple[str, ...], everything: bool) -> int
 def settings_in_force(
     command: click.Command, parent: click.Context, path: tuple[str, ...], flags: Sequence[str] = ()
 ) -> Iterator[Setting]:
-    """Yield the settings of a verb as it would see them with these flags."""
+    """Yield the settings that a command would use with these flags."""
     inner = click.Context(command, info_name=path[-1], parent=parent)
     given, _, _ = command.make_parser(inner).parse_args(list(flags))
     for key, option in options_of(command).items():
-        with suppress(click.MissingParameter):  # without a value it is shown as not set
+        with suppress(click.MissingParameter):  # shown as not set
             option.handle_parse_result(inner, given, [])
         name = str(option.name)
         source = inner.get_parameter_source(name) or ParameterSource.DEFAULT
@@ -113,12 +113,12 @@ def settings_in_force(
 
 
 def _verbs(ctx: click.Context) -> Iterator[tuple[tuple[str, ...], tuple[click.Command, click.Context]]]:
-    """Yield every verb that has settings, by its path: the verb, and the context of its group."""
+    """Yield every command that has settings: its path, the command, and the context of its group."""
     assert ctx.parent is not None
     root = ctx.parent.command
     assert isinstance(root, LazyGroup)
     for name in root.verbs:
-        parent = click.Context(root, info_name=ctx.parent.info_name)  # a context holds the settings of one verb
+        parent = click.Context(root, info_name=ctx.parent.info_name)  # a context holds the settings of one command
         command = root.get_command(parent, name)
         if isinstance(command, LazyGroup):
             for inner_name in command.verbs:
@@ -131,10 +131,10 @@ def _verbs(ctx: click.Context) -> Iterator[tuple[tuple[str, ...], tuple[click.Co
 
 
 def _split(words: Sequence[str], verbs: dict[tuple[str, ...], Any]) -> tuple[tuple[str, ...], Sequence[str]]:
-    """Return the path of the verb that is named, empty for none, and the flags after it.
+    """Return the path of the named command, empty if none is named, and the flags after it.
 
     Raises:
-        UsageError: There is no such verb, or it has no settings.
+        UsageError: There is no such command, or it has no settings.
     """
     if not words:
         return (), ()
@@ -162,7 +162,7 @@ def _text(value: object) -> str:
         return "yes" if value else "no"
     return (
         str(value) if isinstance(value, str | int | float | Path) else "not set"
-    )  # click marks unset values in its own way
+    )  # click has its own marker for unset values
 
 
 def _print(settings: Sequence[Setting]) -> None:
@@ -180,7 +180,7 @@ def _print_switches() -> None:
 
 
 def _warn_of_unknown(tables: dict[str, Any], verbs: dict[tuple[str, ...], Any]) -> None:
-    """Name the tables of the file that belong to no verb."""
+    """Warn about tables of the settings file that belong to no command."""
     for name, table in sorted(tables.items()):
         inner = {path[1] for path in verbs if path[0] == name and len(path) == 2}
         unknown = [f"{name}.{key}" for key in table if key not in inner] if inner else []

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from paceline.tune.pages import RemedyPage
 
 
-_LEAST_TEXT = 36  # columns beside a name
-_MOST = 9  # names that an error proposes
+_LEAST_TEXT = 36  # least number of columns for text beside a name
+_MOST = 9  # number of names that an error proposes
 
 
 def _complete_name(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the codes and names of findings and the ids of remedies that begin so, for shell completion."""
+    """Return the codes, names and remedy ids that begin with the given text, for shell completion."""
     names = [*(key for page in all_pages() for key in (page.code, page.name)), *REMEDIES, *NOT_FINDINGS]
     return [name for name in names if name.lower().startswith(incomplete.lower())]
 
@@ -92,7 +92,7 @@ def find_page(name: str) -> Page | RemedyPage:
 
 
 def _near(wanted: str, by_key: Mapping[str, Page | RemedyPage]) -> str:
-    """Return the question which of the most similar names was meant; an empty string if none is similar."""
+    """Return a text that asks which of the most similar names was meant; empty if none is similar."""
     within = [key for key in by_key if len(wanted) > 2 and wanted in key]
     near = within or nearest(wanted, by_key, 3, 0.5)
     titles = list(dict.fromkeys(_title(by_key[key]) for key in near))
@@ -105,7 +105,7 @@ def _title(page: Page | RemedyPage) -> str:
 
 
 def _meanings(classes: Sequence[Safety]) -> str:
-    """Return a section that explains safety classes; an empty string for none."""
+    """Return a section that explains safety classes; empty without any."""
     if not classes:
         return ""
     return "\n".join(["\n## Safety classes\n", *_each_meaning(classes), ""])

@@ -1,4 +1,4 @@
-"""A recipe as a patch to the source: the options, the diff, and the files that it changes."""
+"""A recipe as a patch to the program's source: the options, the diff, and the changed files."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ _NEEDS = "a patch to the source needs libcst; install it with `pip install pacel
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A recipe as a patch, as far as there is one."""
+    """A recipe as a patch, or the reason why there is none."""
 
     patch: Patch | None
     diff: str | None
-    why_not: str | None  # set where there is no diff
-    suggestions: Sequence[Suggestion] = ()  # at the user's lines; shown, never written
-    checked: str | None = None  # what came of running the patched program; None: it was not run
+    why_not: str | None  # the reason, if there is no diff
+    suggestions: Sequence[Suggestion] = ()  # for lines of the user; shown, never written
+    checked: str | None = None  # result of running the patched program; None: it was not run
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the patch as JSON values."""
         stays = self.patch.stays if self.patch is not None else ()
         left = [{"setting": one.setting, "why": one.why} for one in stays]
         return {
@@ -51,7 +51,7 @@ class Offer:
 
 
 def takes_patch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options by which a recipe becomes a patch."""
+    """Add the options for a patch to a command."""
     diff = click.option("--diff", is_flag=True, help="Print a patch that writes the recipe into the program's source.")
     write = click.option(
         "--write",
@@ -75,7 +75,7 @@ def takes_patch(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check(command: Sequence[str], options: dict[str, Any]) -> None:
-    """Find out before the trials, not after, that a patch that was asked for cannot be made.
+    """Check before the trials that a requested patch can be made.
 
     Raises:
         EnvironmentFault: libcst is missing.
@@ -88,10 +88,10 @@ def check(command: Sequence[str], options: dict[str, Any]) -> None:
 
 
 def from_recipe(command: Sequence[str], options: dict[str, Any]) -> int:
-    """Patch a program's source by a recipe file.
+    """Patch a program's source with a recipe file.
 
     Raises:
-        UsageError: The recipe is not one, or no file of the program can be read.
+        UsageError: The recipe is not valid, or no file of the program can be read.
         EnvironmentFault: libcst is missing, or a file cannot be written.
     """
     from paceline.core.recipe import read_recipe
@@ -112,7 +112,7 @@ def from_recipe(command: Sequence[str], options: dict[str, Any]) -> int:
 
 
 def _next(command: Sequence[str], found: Offer, options: dict[str, Any]) -> str:
-    """Return the last line: the next command, or that the recipe stays in use where nothing of it can be written."""
+    """Return the last line: the next command, or that the recipe stays in use if no setting can be written."""
     recipe, program = shlex.quote(str(options["from_recipe"])), as_typed(command)
     unproven = "  # paceline tune did not prove its gain" if is_unproven(str(options["from_recipe"])) else ""
     if found.diff is not None and not options["write"]:
@@ -128,12 +128,12 @@ def _next(command: Sequence[str], found: Offer, options: dict[str, Any]) -> str:
 
 
 def offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding] = ()) -> Offer:
-    """Return a recipe as a patch, or why there is none; an internal error is such a reason: the result stands.
+    """Return a recipe as a patch, or the reason why there is none. An internal error is such a reason.
 
     Args:
-        command: What starts the program.
-        recipe: What is to be in force without it.
-        findings: What was found in the program as it is, for suggestions at its lines.
+        command: The command that starts the program.
+        recipe: The settings to write into the source.
+        findings: Findings about the unchanged program, for suggestions at its lines.
     """
     try:
         return _offer(command, recipe, findings)
@@ -168,14 +168,14 @@ def _offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding]) 
 
 
 def proven(found: Offer, command: Sequence[str], recipe: Recipe, folder: Path, options: dict[str, Any]) -> Offer:
-    """Return an offer after its patch was run; one that trains otherwise than the recipe is no longer offered.
+    """Return an offer after running its patch; a patch that trains differently from the recipe is withdrawn.
 
     Args:
         found: The offer.
-        command: What starts the program.
-        recipe: What the patch is made from.
-        folder: For the records of the runs; it is removed by the caller.
-        options: Of the command line.
+        command: The command that starts the program.
+        recipe: The recipe that the patch is made from.
+        folder: A folder for the records of the runs, which the caller removes.
+        options: The options of the command line.
     """
     if found.patch is None or found.diff is None or not (options["diff"] or options["write"]) or options["no_check"]:
         return found
@@ -194,7 +194,7 @@ def proven(found: Offer, command: Sequence[str], recipe: Recipe, folder: Path, o
 
 
 def show(found: Offer, options: dict[str, Any]) -> None:
-    """Print the diff, or apply it, and say what stays in the recipe.
+    """Print the diff, or apply it, and print what stays in the recipe.
 
     Raises:
         EnvironmentFault: A file cannot be written.
@@ -213,7 +213,7 @@ def show(found: Offer, options: dict[str, Any]) -> None:
 
 
 def _tell_rest(found: Offer) -> None:
-    """Print what is not in the patch, and what else would help."""
+    """Print the settings that are not in the patch, and suggestions."""
     stays = found.patch.stays if found.patch is not None else ()
     for why in dict.fromkeys(one.why for one in stays):
         names = ", ".join(one.setting for one in stays if one.why == why)

@@ -1,4 +1,4 @@
-"""``paceline profile``: another profiler window of a run that is still going."""
+"""``paceline profile``: profile more steps of a run that is still running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``paceline report``: the report of a run, from its record, while it runs or afterwards."""
+"""``paceline report``: the report of a run from its record, during the run or afterwards."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def _line(folder: Path) -> RunLine:
 
 
 def _told(folder: Path) -> tuple[str, str]:
-    """Return how a run ended and its command, from its launch records alone."""
+    """Return how a run ended and its command, from its launch records only."""
     from paceline.explain.analysis.ending import ended
     from paceline.record.read import read_launches
 
@@ -115,12 +115,12 @@ def _told(folder: Path) -> tuple[str, str]:
 
 
 def _shortened(command: Sequence[str]) -> str:
-    """Print a command without the folder of its program."""
+    """Return a command as text without the folder of its program."""
     return shlex.join([Path(command[0]).name, *command[1:]]) if command else ""
 
 
 def _verdict(page: Path) -> str:
-    """Return the verdict in the title of the run's page, as of its last report."""
+    """Return the verdict in the title of the run's page; empty if there is no readable page."""
     try:
         with page.open(encoding="utf-8") as file:
             found = _TITLE.search(file.read(_HEAD_CHARS))

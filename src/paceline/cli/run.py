@@ -18,7 +18,7 @@ from paceline.train.unmodified.allowed import check_axes, checked
 
 
 def _steps(ctx: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
-    """Check the value of `--profile`."""
+    """Return the value of `--profile` if it is valid; raise a UsageError otherwise."""
     if given is not None and steps_of(given) is None:
         raise UsageError(
             f"--profile {given!r} is not a range of steps; give the first and the last step, such as --profile "
@@ -28,7 +28,7 @@ def _steps(ctx: click.Context, parameter: click.Parameter, given: str | None) ->
 
 
 def _layout(ctx: click.Context, parameter: click.Parameter, given: str | None) -> str | None:
-    """Check the value of `--layout`."""
+    """Return the value of `--layout` if it is valid; raise a UsageError otherwise."""
     if given is None:
         return None
     check_axes(given)

@@ -1,4 +1,4 @@
-"""``paceline trace``: the breakdown of profiler captures of one or many ranks."""
+"""``paceline trace``: break down profiler captures of one or many ranks."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
         what_if=options["what_if"],
     )
     for text in wanted.what_if:
-        parse_change(text)  # refuse mistakes before anything is read
+        parse_change(text)  # raise errors before any file is read
     with Progress("files") as progress:
         traces = read_all(files_in(paths), wanted, options["processes"], progress)
     before = options["against"]
@@ -143,7 +143,7 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
 
 
 def _next(paths: tuple[Path, ...], findings: Sequence[Finding]) -> str:
-    """Return what to type next: the page of the first finding, or the command that cuts a window out for Perfetto."""
+    """Return the next command: the page of the first finding, or the export of a window for Perfetto."""
     if findings:
         return f"paceline explain {findings[0].code}"
     return shlex.join(["paceline", "trace", *map(str, paths), "--perfetto", "cut.json.gz"])

@@ -1,4 +1,4 @@
-"""``paceline tune``: try the fixes on a program, keep what measurably helps, write the recipe."""
+"""``paceline tune``: try remedies on a program, keep those with a measured gain, and write a recipe."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ if TYPE_CHECKING:
     from paceline.tune.search.result import TuneResult
 
 TUNES = Path(".paceline/tunes")
-_ENDED_BY_USER = ("SIGINT", "SIGTERM", "SIGHUP")  # signals that are no crash
+_ENDED_BY_USER = ("SIGINT", "SIGTERM", "SIGHUP")  # signals that do not count as a crash
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class Duration(click.ParamType[float]):
-    """A time such as 90s, 10m or 1h; a bare number is seconds."""
+    """A parameter type for a time such as 90s, 10m or 1h; a bare number is seconds."""
 
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds."""
+        """Return the duration in seconds."""
         if isinstance(value, float):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
@@ -197,7 +197,7 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
 
 
 def _last_run(line: list[str]) -> dict[str, Any]:
-    """Return facts of the last recorded run of the program, as fields of a result; empty if the run cannot be read."""
+    """Return facts of the last recorded run of the program, as fields of a result; empty if unreadable."""
     from paceline.cli.base.runs import last_run
     from paceline.explain.analysis.ending import ended
     from paceline.explain.comparison import whole_run
@@ -234,13 +234,13 @@ def _tell(text: str) -> None:
 
 
 def _free_name(stem: str = "recipe") -> Path:
-    """Return a name for the recipe that no file has: somebody may run with one that is there."""
+    """Return a file name for the recipe that does not exist, because an existing recipe may be in use."""
     names = (f"{stem}.toml", *(f"{stem}-{number}.toml" for number in range(2, 1000)))
     return next(path for name in names if not (path := Path(name)).exists())
 
 
 def _claimed_name(stem: str = "recipe") -> Path:
-    """Return such a name with an empty file: another `tune` may end in this folder at the same time."""
+    """Return a new file name and create an empty file, because another `tune` may end at the same time."""
     path = _free_name(stem)
     try:
         path.touch(exist_ok=False)
@@ -252,12 +252,13 @@ def _claimed_name(stem: str = "recipe") -> Path:
 def _write_recipe(
     given: Path | None, recipe: Recipe, *, proven: bool = True
 ) -> tuple[str | None, EnvironmentFault | None]:
-    """Write a recipe. Return its path, or the fault that prevented writing; then the caller prints the recipe.
+    """Write a recipe. Return its path, or the fault that prevented writing, in which case the caller prints the recipe.
 
     Args:
-        given: The file for a recipe that is proven; None: one is chosen.
+        given: The file for a proven recipe; None: one is chosen.
         recipe: The recipe.
-        proven: Whether its gain is proven. If not, the file is always called `unproven`: scripts may use the other.
+        proven: Whether its gain is proven. If not, the file name begins with `unproven`, because scripts may use
+            the other file.
     """
     from paceline.cli.base.outputs import write_text
     from paceline.explain.next_step import UNPROVEN

@@ -1,4 +1,4 @@
-"""The steps of one ``paceline run``: folder, gauges, program, diagnosis, reports."""
+"""The stages of ``paceline run``: folder, gauges, program, diagnosis, reports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from paceline.train.unmodified import told
 from paceline.train.unmodified.allowed import check_goes_with, checked, spread
 from paceline.tune.trials.applied_settings import revoked_settings, unapplied_settings
 
-_CAPTURES_PAGE = "trace.html"  # in the run's folder
+_CAPTURES_PAGE = "trace.html"  # file name in the run's folder
 _ONLY_HOST = "; the captures contain no GPU events, but ui.perfetto.dev can show the activity of the host"
 
 
@@ -60,10 +60,10 @@ class Request:
 
 
 def watch(request: Request) -> int:
-    """Run the program to its end and report on it. Returns the program's exit code.
+    """Run the program to its end, report on it, and return the exit code of the command.
 
     Raises:
-        UsageError: The options are wrong, or the program does not exist; no run is left then.
+        UsageError: The options are wrong, or the program does not exist. In this case no run is recorded.
     """
     check_system("paceline run", "posix")
     if request.layout is not None:
@@ -96,12 +96,12 @@ def watch(request: Request) -> int:
     _tell_without_effect(recipe, layout, folder)
     try:
         return _reported(request, folder, ending.exit_code)
-    except (BrokenPipeError, SystemExit):  # rich exits where nobody reads stderr any more
+    except (BrokenPipeError, SystemExit):  # rich exits if stderr is closed
         return ending.exit_code
 
 
 def _tell_many_workers(recipe: Recipe, *, quiet: bool) -> None:
-    """Announce the warning that torch prints if loader workers are more than the CPU cores."""
+    """Warn that torch will complain if the recipe sets more loader workers than CPU cores."""
     workers = recipe.get("loader", {}).get("num_workers", 0)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if workers > cores and not quiet:
@@ -122,7 +122,7 @@ def _tell_without_effect(recipe: Recipe | None, layout: Layout | None, folder: P
 
 
 def _reported(request: Request, folder: Path, exit_code: int) -> int:
-    """Print and write the results. Returns the exit code of the command."""
+    """Print and write the results; return the exit code of the command."""
     from paceline.cli.base.outputs import Outputs, present
 
     outputs = Outputs(
@@ -140,7 +140,7 @@ def _reported(request: Request, folder: Path, exit_code: int) -> int:
 
 
 def _tell_no_training(request: Request, ending: Ending) -> int:
-    """Say that there is nothing to report. A command may train unseen, as in a container; a script cannot."""
+    """Print that there is nothing to report. A command may train unobserved, as in a container; a script cannot."""
     how = f"signal {ending.signal}" if ending.signal is not None else f"code {ending.exit_code}"
     when = ", and Paceline saw no training" if request.program.any_command else " before training began"
     if not request.quiet:
@@ -154,7 +154,7 @@ def _tell_no_training(request: Request, ending: Ending) -> int:
 
 
 def _recipe_and_layout(request: Request) -> tuple[Recipe | None, Layout | None]:
-    """Return the recipe and the layout; without --layout, the layout in the recipe counts."""
+    """Return the recipe and the layout; without --layout, the layout in the recipe is used."""
     content = recipe_content(request.recipe) if request.recipe is not None else {}
     of_recipe = content.pop("layout", None)
     recipe = checked_recipe(content, str(request.recipe)) if request.recipe is not None else None
@@ -185,7 +185,7 @@ def _write_launch(path: Path, launch: dict[str, Any]) -> None:
 
 
 def _write_ending(path: Path, ending: Ending) -> None:
-    """Record how the program ended. A failure from here on must not change its exit code."""
+    """Record how the program ended. A failure to write does not change the exit code."""
     if ending.ended_ranks:
         _warn(
             f"the command was killed, but {ending.ended_ranks} of its training processes were still running; "
@@ -255,10 +255,10 @@ def _disabled() -> bool:
 
 
 def check_command(command: Sequence[str]) -> None:
-    """Check that a command exists and may be executed, before a run is made.
+    """Check that a command exists and is executable, before a run is created.
 
     Raises:
-        UsageError: It does not, or may not.
+        UsageError: It does not exist or is not executable.
     """
     name = command[0]
     if shutil.which(name) is not None:
@@ -282,18 +282,18 @@ def _way_out(path: Path) -> str:
 
 
 def ended_before_training(folder: Path, exit_code: int) -> bool:
-    """Return whether a program failed and none of its processes was seen to train."""
+    """Return whether a program failed before any of its processes was observed to train."""
     seen = any((folder / record_layout.RANKS_DIR).iterdir()) or (folder / record_layout.WARNED_FILE).exists()
     return exit_code != 0 and not seen and _is_alone(folder)
 
 
 def _is_alone(folder: Path) -> bool:
-    """Return whether a run has one launch only: another host may share its folder."""
+    """Return whether a run has only one launch; another host may share its folder."""
     return len(list(folder.glob("launch-*.json"))) == 1
 
 
 def discard(folder: Path, tag: str) -> None:
-    """Remove what one launch left in the folder of a run, and the folder if no other launch shares it."""
+    """Remove the files of one launch from the folder of a run, and the folder if no other launch shares it."""
     if _is_alone(folder):
         shutil.rmtree(folder, ignore_errors=True)
     else:
@@ -301,7 +301,7 @@ def discard(folder: Path, tag: str) -> None:
 
 
 def present_captures(folder: Path, steps: str, *, quiet: bool) -> None:
-    """Explain the captures of a run. An internal error is one line and does not change the exit code."""
+    """Analyze the captures of a run. An internal error is printed as one line and does not change the exit code."""
     captures = sorted((folder / record_layout.CAPTURES_DIR).glob("*.json"))
     if not captures:
         click.echo(f"paceline: steps {steps} were not captured: {_why(folder)}", err=True)
@@ -337,7 +337,7 @@ def _present(folder: Path, captures: list[Path], quiet: bool) -> None:
 
 
 def _why(folder: Path) -> str:
-    """Return why there is no capture, as far as a process recorded it."""
+    """Return why there is no capture, from the record of the processes if they noted a reason."""
     from paceline.record.read import read_run
 
     for rank in read_run(folder).ranks:

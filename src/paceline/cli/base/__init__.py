@@ -1,1 +1,1 @@
-"""What several verbs share: options, settings, files, outputs, messages of mistakes, and groups of verbs."""
+"""Parts that several commands share: options, settings, files, outputs, error messages, and command groups."""

@@ -1,4 +1,4 @@
-"""The click command that all verbs use: one layout of `--help`, and results to stdout with `-`.
+"""The click command class of all commands: one layout of `--help`, and results on stdout with `-`.
 
 A help page has, in this order: usage, one sentence, examples, options in groups, exit codes.
 """
@@ -19,18 +19,20 @@ EXIT_CODES: Mapping[str, str] = {
     "3": "internal error of Paceline",
 }
 OUTPUT, OTHER = "Output", "Other"
-_OUTPUT_FLAGS = frozenset({"--json", "--markdown", "--html", "--open", "--quiet"})  # in every verb that has them
+_OUTPUT_FLAGS = frozenset(
+    {"--json", "--markdown", "--html", "--open", "--quiet"}
+)  # listed below `Output` in every command that has them
 _RANGE = re.compile(r"(?:; )?(?:[\d.]+<=?)?x(?:[<>]=?[\d.]+)?(?=\])")  # how click describes a range of numbers
 
 
 class Command(click.Command):
-    """A verb.
+    """A command of Paceline.
 
     Attributes:
-        forms: What may follow the verb, one line each; empty: as click writes it.
-        examples: Command lines that work.
-        groups: Headings, each with the flags listed below it. Flags of results need no group.
-        exit_codes: Codes and their meanings, beside those of `EXIT_CODES`.
+        forms: What may follow the command name, one line each; empty: click's usual line.
+        examples: Working command lines.
+        groups: Headings, each with its flags. Flags for results need no group.
+        exit_codes: Exit codes and their meanings, in addition to `EXIT_CODES`.
     """
 
     def __init__(
@@ -47,11 +49,11 @@ class Command(click.Command):
         self.exit_codes = all_exit_codes(exit_codes)
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:
-        """Return the names of the help option, whatever context asks first: click keeps the option that it makes."""
+        """Return the names of the help option, independent of the context that asks first, because click caches it."""
         return ["-h", "--help"]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options; an error names the verb that it belongs to."""
+        """Parse the options; an error names the command that it belongs to."""
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
@@ -59,16 +61,16 @@ class Command(click.Command):
             raise
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb; where a result goes to stdout (`--json -`), all other text goes to stderr."""
+        """Run the command; if a result goes to stdout (`--json -`), all other text goes to stderr."""
         with text_results_on_stderr(ctx):
             return super().invoke(ctx)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write every form of the command line."""
+        """Write the usage line of every form."""
         write_usage(self, self.forms, ctx, formatter)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the page."""
+        """Write the help page."""
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
         write_examples(self.examples, formatter)
@@ -81,29 +83,29 @@ class Command(click.Command):
 
 
 def all_exit_codes(own: Mapping[str, str] | None) -> dict[str, str]:
-    """Return all exit codes in their order, and what they mean.
+    """Return all exit codes with their meanings, in order.
 
     Args:
-        own: Codes of one verb, beside those of `EXIT_CODES`.
+        own: Exit codes of one command, in addition to `EXIT_CODES`.
     """
     return dict(sorted({**EXIT_CODES, **(own or {})}.items(), key=_order))
 
 
 def _order(code: tuple[str, str]) -> tuple[bool, int]:
-    """Sort codes by number, words last."""
+    """Return a sort key that orders codes by number, and words last."""
     return (not code[0].isdigit(), int(code[0]) if code[0].isdigit() else 0)
 
 
 def write_usage(
     command: click.Command, forms: Sequence[str], ctx: click.Context, formatter: click.HelpFormatter
 ) -> None:
-    """Write a line of usage for each form."""
+    """Write one usage line for each form."""
     for number, form in enumerate(forms or [" ".join(command.collect_usage_pieces(ctx))]):
         formatter.write_usage(ctx.command_path, form, prefix="Usage: " if number == 0 else "       ")
 
 
 def write_examples(examples: Sequence[str], formatter: click.HelpFormatter) -> None:
-    """Write command lines as they are typed: none is wrapped."""
+    """Write example command lines without wrapping them."""
     if examples:
         with formatter.section("Examples"):
             for example in examples:
@@ -122,7 +124,7 @@ def write_options(
     ctx: click.Context,
     formatter: click.HelpFormatter,
 ) -> None:
-    """Write options below their headings, all of one verb in columns of the same width."""
+    """Write options below their headings, in columns of the same width for the whole command."""
     rows = {heading: list(option_rows(options, ctx)) for heading, options in grouped(params, groups).items()}
     width = min(30, max((len(name) for listed in rows.values() for name, _ in listed), default=0))
     for heading, listed in rows.items():
@@ -132,7 +134,7 @@ def write_options(
 
 
 def grouped(params: Sequence[click.Parameter], groups: Mapping[str, Sequence[str]]) -> dict[str, list[click.Option]]:
-    """Return the options of each heading: first the verb's own headings, then `Output`, then `Other`."""
+    """Return the options by heading: first the command's own headings, then `Output`, then `Other`."""
     found: dict[str, list[click.Option]] = {heading: [] for heading in (*groups, OUTPUT, OTHER)}
     for option in params:
         if isinstance(option, click.Option):
@@ -148,7 +150,7 @@ def _heading(option: click.Option, groups: Mapping[str, Sequence[str]]) -> str:
 
 
 def option_rows(options: Sequence[click.Option], ctx: click.Context) -> Iterator[tuple[str, str]]:
-    """Yield the flags and the text of each option that is not hidden."""
+    """Yield the flags and the help text of each visible option."""
     for option in options:
         record = option.get_help_record(ctx)
         if record is not None:

@@ -1,4 +1,4 @@
-"""The options for output files that verbs share; `-` is stdout."""
+"""Options for output files that several commands share; `-` is stdout."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ import click
 
 from paceline.core.errors import UsageError
 
-PAGES = Path(".paceline/pages")  # of `--open` without `--html FILE`
+PAGES = Path(".paceline/pages")  # folder for pages of `--open` without `--html FILE`
 STDOUT = Path("-")
-_KEPT_STDOUT = "paceline.stdout"  # in the meta data of click's context
+_KEPT_STDOUT = "paceline.stdout"  # key in the metadata of click's context
 
 
 class OutputFile(click.Path):
-    """A file to write text to; `-` means stdout where the type allows it."""
+    """A parameter type for output files; `-` means stdout if the type allows it."""
 
     def __init__(self, *, stdout: bool = True) -> None:
         super().__init__(path_type=Path, allow_dash=stdout)
         self.stdout = stdout
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path."""
+        """Return the path, or fail if the name is empty, or `-` where stdout is not allowed."""
         if str(value) == "-" and not self.stdout:
             self.fail("this result cannot be written to stdout; give the name of a file", param, ctx)
         if str(value) == "":
@@ -54,7 +54,7 @@ to_open = click.option("--open", "open_page", is_flag=True, help="Open the repor
 
 @contextmanager
 def text_results_on_stderr(ctx: click.Context) -> Iterator[None]:
-    """Where an option sends a result to stdout, send all other text of the verb to stderr meanwhile."""
+    """If an option sends a result to stdout, send all other text of the command to stderr inside the context."""
     outputs = {str(param.name) for param in ctx.command.params if isinstance(param.type, OutputFile)}
     if not any(ctx.params.get(name) == STDOUT for name in outputs):
         yield
@@ -65,17 +65,17 @@ def text_results_on_stderr(ctx: click.Context) -> Iterator[None]:
 
 
 def write_to_stdout(text: str) -> None:
-    """Write a result to the stdout of the command line."""
+    """Write a result to the original stdout of the command line."""
     ctx = click.get_current_context(silent=True)
     kept: TextIO | None = None if ctx is None else ctx.meta.get(_KEPT_STDOUT)
     print(text, end="", file=kept or sys.stdout, flush=True)
 
 
 def opens_page(verb: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Add ``--open`` to a verb that writes a page with ``--html FILE``; without FILE the page goes to `PAGES`.
+    """Add ``--open`` to a command that writes a page with ``--html FILE``; without FILE the page goes to `PAGES`.
 
     Args:
-        verb: The name of the verb, and of its page.
+        verb: The name of the command, and of its page.
     """
 
     def decorate(command: Callable[..., int]) -> Callable[..., int]:
@@ -100,7 +100,7 @@ def opens_page(verb: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
 
 
 def _page_of(verb: str) -> Path:
-    """Return the page of a verb that was given no file, in a folder that exists."""
+    """Return the path of a command's page in `PAGES`, and create that folder."""
     try:
         PAGES.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -109,7 +109,7 @@ def _page_of(verb: str) -> Path:
 
 
 def _written_ns(page: Path) -> int | None:
-    """Return when a file was last written; None where there is none."""
+    """Return when a file was last written, in nanoseconds; None if it does not exist."""
     try:
         return page.stat().st_mtime_ns
     except OSError:
@@ -117,7 +117,7 @@ def _written_ns(page: Path) -> int | None:
 
 
 def open_page(page: Path | None) -> None:
-    """Open a page in the browser that Python's `webbrowser` finds, or say in one line that there is none."""
+    """Open a page in a web browser; if there is none, print one line that says so."""
     import webbrowser
 
     if page is None:
@@ -131,10 +131,10 @@ def open_page(page: Path | None) -> None:
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Check before the work, which may take hours, that every result can be written.
+    """Check that every result can be written, before work that may take hours.
 
     Raises:
-        UsageError: A path is a folder, may not be written, or is named twice.
+        UsageError: A path is a folder, is not writable, or is given twice.
     """
     given = [path for path in paths if path is not None]
     twice = [path for path, count in Counter(path.resolve() for path in given).items() if count > 1]

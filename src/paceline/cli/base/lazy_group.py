@@ -1,4 +1,4 @@
-"""A click group whose verbs are imported only when they are asked for, with suggestions for mistyped names."""
+"""A click group whose commands are imported only when they are used, with suggestions for mistyped names."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from paceline.core.errors import UsageError, nearest
 
 
 class ClosedOutput(Exception):
-    """The reader of our output has ended."""
+    """Raised if the reader of the output, such as `head`, has ended."""
 
 
 class LazyGroup(click.Group):
-    """A group of verbs.
+    """A group of commands.
 
     Attributes:
-        verbs: Names and one sentence each, in the order of help.
-        modules: What precedes a verb's name in the name of its module, such as ``paceline.cli.data.``. The module
-            of a verb that is a keyword of Python has a name with an underscore at its end.
+        verbs: Names of the commands with one sentence each, in the order of help.
+        modules: The prefix of a command's module, such as ``paceline.cli.data.``. If the name of a command is a
+            keyword of Python, the name of its module ends in an underscore.
         forms: What may follow the group's name, one line each.
-        examples: Command lines that work.
-        exit_codes: Codes and their meanings, beside those of `EXIT_CODES`.
+        examples: Working command lines.
+        exit_codes: Exit codes and their meanings, in addition to `EXIT_CODES`.
     """
 
     def __init__(
@@ -47,11 +47,11 @@ class LazyGroup(click.Group):
         self.verbs, self.modules, self.forms, self.examples = dict(verbs), modules, tuple(forms), tuple(examples)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Show the help where nothing was given."""
+        """Parse the arguments; without arguments, show the help."""
         return super().parse_args(ctx, args if args or ctx.resilient_parsing else ["--help"])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the verb.
+        """Run the command.
 
         Raises:
             ClosedOutput: The reader of stdout or stderr, such as `head`, has ended.
@@ -69,11 +69,11 @@ class LazyGroup(click.Group):
             return super().make_context(*args, **settings)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the verbs in the order of help."""
+        """Return the names of the commands in the order of help."""
         return list(self.verbs)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one verb, with its settings as defaults."""
+        """Import and return a command, with the user's settings as defaults; None if there is no such command."""
         if cmd_name not in self.verbs:
             return None
         module = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
@@ -86,10 +86,10 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the verb, or say what may have been meant.
+        """Return the command that the arguments name.
 
         Raises:
-            UsageError: There is no such verb.
+            UsageError: There is no such command; the message suggests a similar one.
         """
         name = args[0]
         if name in self.verbs or ctx.resilient_parsing:
@@ -102,7 +102,7 @@ class LazyGroup(click.Group):
         raise UsageError(f"there is no command {name!r}; {meant} `{path} --help` describes all commands")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the verbs and flags that begin so; no verb is imported."""
+        """Return the commands and flags that begin with the given text, without importing a command."""
         verbs = [CompletionItem(name, help=text) for name, text in self.verbs.items() if name.startswith(incomplete)]
         return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
 
@@ -123,7 +123,7 @@ class LazyGroup(click.Group):
 
 @contextmanager
 def _closed_output() -> Iterator[None]:
-    """Turn a closed pipe into an exception of ours: click and rich would exit with code 1."""
+    """Replace the error of a closed pipe by `ClosedOutput`: click and rich would exit with code 1."""
     try:
         yield
     except BrokenPipeError as error:
@@ -135,5 +135,5 @@ def _closed_output() -> Iterator[None]:
 
 
 def _path_of(ctx: click.Context) -> tuple[str, ...]:
-    """Return the names of the groups that lead to a context, without the program's."""
+    """Return the names of the groups above a context, without the name of the program."""
     return () if ctx.parent is None else (*_path_of(ctx.parent), str(ctx.info_name))

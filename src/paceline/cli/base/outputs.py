@@ -1,4 +1,4 @@
-"""Write the result of a run: diagnosed once, then written in every format asked for."""
+"""Writes the result of a run: the run is diagnosed once and written in each requested format."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Where the result goes."""
+    """The requested outputs of a result."""
 
     json_file: Path | None = None
     markdown: Path | None = None
     html: tuple[Path, ...] = ()
     quiet: bool = False
-    open_page: bool = False  # in the browser, after it is written
-    to_stdout: bool = False  # where the verdict is printed; with `run`, stdout belongs to the program
+    open_page: bool = False  # whether to open the page in the browser
+    to_stdout: bool = False  # whether to print the verdict to stdout; with `run`, stdout belongs to the program
 
 
 def present(folder: Path, outputs: Outputs) -> Diagnosis | None:
-    """Explain a run and write the reports. An internal error is one line and does not change the exit code.
+    """Diagnose a run and write its reports. An internal error is printed as one line and does not change the exit code.
 
     Returns:
-        The diagnosis, or None when the run could not be explained.
+        The diagnosis, or None if the run could not be diagnosed.
     """
     from paceline.explain.diagnose import diagnose
     from paceline.record.read import read_run
@@ -63,12 +63,12 @@ def present(folder: Path, outputs: Outputs) -> Diagnosis | None:
 
 
 def write(diagnosis: Diagnosis, folder: Path, outputs: Outputs) -> None:
-    """Write JSON, Markdown and HTML where asked, the page into the run's folder, and print the verdict.
+    """Write JSON, Markdown and HTML if requested, the page into the run's folder, and print the verdict.
 
     If the run's folder cannot be written, one line says so and the verdict is still printed.
 
     Raises:
-        EnvironmentFault: A file that was asked for cannot be written.
+        EnvironmentFault: A requested file cannot be written.
     """
     from paceline.report.run.html import to_html
     from paceline.report.run.json import to_json
@@ -92,7 +92,7 @@ def write(diagnosis: Diagnosis, folder: Path, outputs: Outputs) -> None:
 
 
 def _write_page(page: Path, html: str) -> str:
-    """Return the path of the page, or an empty string if it could not be written."""
+    """Write the page and return its path, or an empty string if it could not be written."""
     try:
         write_text(page, html)
     except EnvironmentFault as fault:
@@ -102,7 +102,7 @@ def _write_page(page: Path, html: str) -> str:
 
 
 def _next_step(diagnosis: Diagnosis, folder: Path) -> NextStep:
-    """Return what to do next; of a run whose neighbours cannot be read, what its own record says."""
+    """Return what to do next; if other runs cannot be read, from this run's record alone."""
     from paceline.cli.base.runs import run_before
     from paceline.explain.next_step import after_run
     from paceline.record.read import read_launches
@@ -136,15 +136,15 @@ def tell_written(*paths: Path | None) -> None:
 
 
 def json_text(record: dict[str, Any]) -> str:
-    """Return JSON as it is written to a file."""
+    """Return JSON as formatted text."""
     return json.dumps(record, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file, completely or not at all; to stdout where the path is `-`.
+    """Write a file, completely or not at all; if the path is `-`, write to stdout.
 
     Raises:
-        EnvironmentFault: It cannot be written.
+        EnvironmentFault: The file cannot be written.
     """
     if path == STDOUT:
         write_to_stdout(text)
@@ -158,7 +158,7 @@ def whole(path: Path) -> Iterator[Path]:
     """Yield a path to write to, which replaces the file at the end. If writing fails, the old file stays.
 
     Raises:
-        EnvironmentFault: It cannot be written.
+        EnvironmentFault: The file cannot be written.
     """
     end = path.resolve()
     plain = end.is_file() or not end.exists()  # pipes and devices are written to directly

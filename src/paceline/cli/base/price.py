@@ -1,4 +1,4 @@
-"""The price of this machine per hour: a number, or that of a cloud instance."""
+"""Options for the price of this machine per hour: a number, or that of a cloud instance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ by_number = click.option(
 
 
 def _complete_instance(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the cloud instances whose names begin so, for shell completion."""
+    """Return the cloud instances whose names begin with the given text, for shell completion."""
     names = (one.instance_type for one in instances())
     return sorted({name for name in names if name.startswith(incomplete)})
 
@@ -28,7 +28,7 @@ by_instance = click.option(
 
 
 def price_of(price: float | None, instance_name: str | None) -> tuple[float | None, str]:
-    """Return the price per hour and its source.
+    """Return the price per hour in US dollars and its source; None and "" without a price.
 
     Raises:
         UsageError: The instance is unknown or has no price.

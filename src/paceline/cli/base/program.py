@@ -1,4 +1,4 @@
-"""The program on a verb's command line: a script, ``-m`` and a module, or ``--`` and any command."""
+"""The program on a command line: a script, ``-m`` and a module, or ``--`` and any command."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from paceline.core.errors import UsageError, nearest
 
 _FORMS = ("[OPTIONS] SCRIPT [ARGS]...", "[OPTIONS] -m MODULE [ARGS]...", "[OPTIONS] -- COMMAND [ARGS]...")
 _DATA = (".csv", ".ipynb", ".json", ".md", ".toml", ".txt", ".yaml", ".yml")  # never scripts
-PROGRAM = "Program"  # heading of the options that name it
+PROGRAM = "Program"  # heading of the options that name the program
 
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """A program, as the command line names it."""
+    """A program as the command line names it."""
 
     arguments: tuple[str, ...]
     any_command: bool
@@ -38,14 +38,14 @@ class ProgramCommand(Command):
         super().__init__(*args, groups=groups, **settings)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Separate our options from the program's, note whether the program follows a ``--``, and parse ours."""
+        """Separate Paceline's options from the program's, and parse Paceline's."""
         end, module = _end_of_options(self, ctx, args)
         ctx.meta["any_command"] = not module and args[end : end + 1] == ["--"]
         program = args[end + 1 :] if ctx.meta["any_command"] else args[end:]
         return super().parse_args(ctx, [*args[:end], "--", *program] if program else args[:end])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return our flags before the program, and files after it."""
+        """Return Paceline's flags before the program, and files after it."""
         if ctx.params.get("arguments") or ctx.params.get("module"):
             return [CompletionItem(incomplete, type="file")]
         return super().shell_complete(ctx, incomplete)
@@ -55,7 +55,7 @@ class ModelOrProgram(ProgramCommand):
     """A command on a model or on a program. Everything after a script or ``-m MODULE`` belongs to the program."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Separate our options from a program's. Without a program, options may stand anywhere."""
+        """Separate Paceline's options from a program's. Without a program, options may be anywhere."""
         end, module = _end_of_options(self, ctx, args)
         ctx.meta["program"] = module or (end < len(args) and args[end].endswith(".py"))
         if ctx.meta["program"]:
@@ -65,7 +65,7 @@ class ModelOrProgram(ProgramCommand):
 
 
 def _end_of_options(command: click.Command, ctx: click.Context, args: list[str]) -> tuple[int, bool]:
-    """Return how many arguments are ours, and whether the last of them is ``-m MODULE``."""
+    """Return how many arguments are Paceline's, and whether the last of them is ``-m MODULE``."""
     takes_value = {
         name
         for option in command.get_params(ctx)
@@ -82,7 +82,7 @@ def _end_of_options(command: click.Command, ctx: click.Context, args: list[str])
 
 
 def takes_program(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add to a verb what names a program: the option ``-m``, and all arguments that are not ours."""
+    """Add the parameters that name a program to a command: the option ``-m``, and all other arguments."""
     module = click.option(
         "-m",
         "module",
@@ -97,26 +97,26 @@ def takes_program(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _complete_file(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Have the shell complete the name of a file."""
+    """Tell the shell to complete the name of a file."""
     return [CompletionItem(incomplete, type="file")]
 
 
 def program_of(ctx: click.Context, options: dict[str, Any]) -> Program:
-    """Remove the program from a verb's options and return it."""
+    """Remove the program from a command's options and return it."""
     arguments, module = tuple(options.pop("arguments")), options.pop("module")
     return Program(arguments=arguments, any_command=ctx.meta["any_command"], module=module)
 
 
 def stem_of(program: Program) -> str:
-    """Return a short name of the program, for folders."""
+    """Return a short name of the program, for folder names."""
     return Path(program.module or program.arguments[0]).stem
 
 
 def command_line(program: Program) -> list[str]:
-    """Return the command to start.
+    """Return the command that starts the program.
 
     Raises:
-        UsageError: Nothing to run, or the script is not there.
+        UsageError: No program was given, or the script does not exist.
     """
     arguments = list(program.arguments)
     if program.module is not None:
@@ -130,7 +130,7 @@ def command_line(program: Program) -> list[str]:
 
 
 def misplaced_option(program: Program) -> str | None:
-    """Return the first long option of the verb that stands among the program's arguments; None if there is none."""
+    """Return the first long option of the command that appears among the program's arguments; None without one."""
     ctx = click.get_current_context(silent=True)
     if ctx is None:
         return None
@@ -152,7 +152,7 @@ def _checked_script(arguments: list[str]) -> list[str]:
 
 
 def _may_be_python(script: Path) -> bool:
-    """Say whether a file may be a Python script, by its name and its first line."""
+    """Return whether a file may be a Python script, judged by its name and its first line."""
     try:
         with script.open("rb") as file:
             first = file.readline(256)
@@ -164,7 +164,7 @@ def _may_be_python(script: Path) -> bool:
 
 
 def _hint(script: Path) -> str:
-    """Suggest a script with a similar name, or how to run a command."""
+    """Return a text that suggests a similar script, or how to run a command."""
     from shutil import which
 
     folder = script.parent

@@ -1,7 +1,7 @@
 """Progress of long work on stderr: a live line on a terminal, otherwise one line every 10 seconds.
 
-The time left is estimated from the rate since the first call. Where the caller knows it better, such as a search with
-a time budget, the caller gives it.
+The time left is estimated from the rate since the first call. A caller that knows it better, such as a search
+with a time budget, passes it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ import click
 from paceline.core import units
 
 _BAR_CELLS = 24
-_LIVE_S, _LINES_S = 0.1, 10.0  # between two updates, on a terminal and elsewhere
-_EARLY = 0.02  # share of the work below which a time left would be a guess
+_LIVE_S, _LINES_S = 0.1, 10.0  # seconds between two updates, on a terminal and elsewhere
+_EARLY = 0.02  # share of the work below which no time left is shown
 
 
 class Progress:
-    """Shows how much of some work is done. Use it as a context manager.
+    """Shows the progress of some work. Use it as a context manager.
 
     Args:
-        noun: What is counted, such as ``samples``.
+        noun: The counted items, such as ``samples``.
     """
 
     def __init__(self, noun: str = "") -> None:
@@ -46,14 +46,14 @@ class Progress:
         self._live = ""
 
     def __call__(self, done: int, total: int) -> None:
-        """Show that `done` of `total` are done."""
+        """Show that `done` of `total` items are done."""
         self.update(done / total if total else 1.0, f"{done:,} of {total:,} {self._noun}")
 
     def update(self, share: float, text: str, left_s: float | None = None) -> None:
-        """Show a share of the work, what it is, and the time left.
+        """Show the completed share of the work and the time left.
 
         Args:
-            share: From 0 to 1.
+            share: The completed share, from 0 to 1.
             text: What is done, or in progress.
             left_s: Time left in seconds; None: estimated from the rate so far.
         """
@@ -65,7 +65,7 @@ class Progress:
             self._show(share, text, self._left_s(now, share) if left_s is None else left_s)
 
     def note(self, text: str) -> None:
-        """Print a line that stays, above the live line."""
+        """Print a permanent line above the live line."""
         with self._writing:
             self._erase()
             click.echo(f"paceline: {text}", err=True)
@@ -74,10 +74,10 @@ class Progress:
 
     @contextmanager
     def counting_down(self, total_s: float) -> Iterator[Callable[[str], None]]:
-        """Show the time left of a budget once a second, on a terminal; elsewhere lines only.
+        """Show the time left of a budget: on a terminal once a second, otherwise only the permanent lines.
 
         Yields:
-            A function that prints a line that stays; the live line repeats the last one.
+            A function that prints a permanent line; the live line repeats the last one.
         """
         told, over, begun = [""], threading.Event(), time.monotonic()
 
@@ -101,7 +101,10 @@ class Progress:
                 thread.join()
 
     def _left_s(self, now: float, share: float) -> float | None:
-        """Return the time left by the rate since the first call: an interrupted conversion starts above 0."""
+        """Return the seconds left at the rate since the first call.
+
+        The first call is the reference because an interrupted conversion starts above 0.
+        """
         begun, first = self._first or (now, share)
         if share - first < _EARLY:
             return None

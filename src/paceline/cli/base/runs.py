@@ -1,4 +1,4 @@
-"""Find a run by its path, its id, the beginning of its id, ``last`` or ``last~1``; and list all runs."""
+"""Finds a run by its path, its id, the beginning of its id, ``last`` or ``last~1``, and lists all runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from paceline.record.run import Launch
 
 LAST = "last"
-PAGE = "report.html"  # in the run's folder
+PAGE = "report.html"  # file name in the run's folder
 in_runs_folder = click.option(
     "--dir",
     "directory",
@@ -27,17 +27,17 @@ in_runs_folder = click.option(
 )
 
 _BEFORE_LAST = re.compile(rf"{LAST}(?:~(\d+))?")
-_NAMED = 5  # most similar runs that an error names
+_NAMED = 5  # number of similar runs that an error names
 
 
 def complete_run(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the runs that begin so, newest first, for shell completion."""
+    """Return the runs whose names begin with the given text, newest first, for shell completion."""
     names = [LAST, f"{LAST}~1", *(folder.name for folder in run_folders(ctx.params.get("directory") or RUNS))]
     return [name for name in names if name.startswith(incomplete)]
 
 
 def run_folders(base: Path) -> list[Path]:
-    """Return the folders of runs below a folder, newest first."""
+    """Return the folders of runs in a folder, newest first."""
     try:
         found = [path for path in base.iterdir() if _is_run(path)]
     except OSError:
@@ -50,14 +50,14 @@ def _is_run(folder: Path) -> bool:
 
 
 def run_before(folder: Path) -> str | None:
-    """Return the id of the last run of the same command before a run, without a recipe; None if there is none."""
+    """Return the id of the last earlier run of the same command without a recipe; None without one."""
     commands, begun = _commands(folder), begun_unix_s(folder)
     earlier = (other for other in run_folders(folder.parent) if begun_unix_s(other) < begun)
     return next((o.name for o in earlier if _commands(o) == commands and not _has_recipe(o)), None)
 
 
 def last_run(command: Sequence[str], base: Path) -> Path | None:
-    """Return the folder of the newest run of a command without a recipe; None if there is none."""
+    """Return the folder of the newest run of a command without a recipe; None without one."""
     wanted = [list(command)]
     return next((one for one in run_folders(base) if _commands(one) == wanted and not _has_recipe(one)), None)
 
@@ -77,7 +77,7 @@ def _launches(folder: Path) -> Sequence[Launch]:
 
 
 def begun_unix_s(folder: Path) -> float:
-    """Return when a run began, in seconds since 1970; without a launch record, when its folder last changed."""
+    """Return when a run began, in seconds since 1970; without a launch record, when its folder changed last."""
     try:
         return min(launch.started_unix_s for launch in _launches(folder))
     except (PacelineError, ValueError):
@@ -88,11 +88,12 @@ def find_run(name: str, base: Path) -> Path:
     """Return the folder of a run.
 
     Args:
-        name: Path of a run folder, a run id, the beginning of one, ``last``, or ``last~N`` for the Nth before it.
-        base: Folder that holds runs.
+        name: The path of a run folder, a run id, the beginning of one, ``last``, or ``last~N`` for the Nth run
+            before it.
+        base: The folder that contains runs.
 
     Raises:
-        UsageError: No run fits, or several do.
+        UsageError: No run matches, or several do.
     """
     given = Path(name)
     if given.is_dir() and _is_run(given):
@@ -122,7 +123,7 @@ def find_run(name: str, base: Path) -> Path:
 
 
 def _near(name: str, folders: Sequence[Path]) -> str:
-    """Suggest a similar run id, or how to make a run."""
+    """Return a text that suggests similar run ids, or how to record a run."""
     if not folders:
         return (
             ", which contains no runs; make a run with `paceline run train.py`, or give another folder with --dir DIR"

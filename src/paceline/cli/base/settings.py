@@ -1,8 +1,9 @@
-"""Settings: a flag wins over a PACELINE_* variable, a variable over the settings file, the file over the default.
+"""Settings: a flag overrides a PACELINE_* variable, the variable the settings file, and the file the default.
 
-The file is ``paceline.toml``, or ``[tool.paceline]`` in ``pyproject.toml``, in this folder or the nearest above
-that has one. Each verb has a table, ``[run]`` or ``[data.convert]``. Its keys are the options without dashes
-(``target_loss = 0.5``); the variables are named alike (``PACELINE_RUN_TARGET_LOSS``).
+The file is ``paceline.toml``, or ``[tool.paceline]`` in ``pyproject.toml``, in the current folder or in the
+nearest folder above that has one. Each command has a table, ``[run]`` or ``[data.convert]``. Its keys are the
+options without dashes (``target_loss = 0.5``); environment variables have matching names
+(``PACELINE_RUN_TARGET_LOSS``).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PREFIX = "PACELINE"
 
 
 def settings_file(start: Path) -> Path | None:
-    """Return the nearest settings file at or above a folder, or None."""
+    """Return the nearest settings file in a folder or above; None without one."""
     for folder in (start, *start.parents):
         own = folder / "paceline.toml"
         if own.is_file():
@@ -32,10 +33,10 @@ def settings_file(start: Path) -> Path | None:
 
 
 def settings_map(start: Path | None = None) -> dict[str, Any]:
-    """Return the settings of the file in force, by verb and key; empty when there is none.
+    """Return the settings of the nearest settings file, by command and key; empty without a file.
 
     Raises:
-        UsageError: The file is not TOML, or a verb's settings are not a table.
+        UsageError: The file is not TOML, or the settings of a command are not a table.
     """
     path = settings_file(start or Path.cwd())
     if path is None:
@@ -49,7 +50,7 @@ def settings_map(start: Path | None = None) -> dict[str, Any]:
 
 
 def options_of(command: click.Command) -> dict[str, click.Option]:
-    """Return a verb's options by key: the long flag without dashes. An option without a long flag is no setting."""
+    """Return a command's options by key, which is the long flag without dashes; options without one are left out."""
     options = [param for param in command.params if isinstance(param, click.Option)]
     return {_key(option): option for option in options if max(option.opts, key=len).startswith("--")}
 
@@ -60,31 +61,31 @@ def _key(option: click.Option) -> str:
 
 
 def variable(path: Sequence[str], key: str) -> str:
-    """Return the environment variable of a setting, such as ``PACELINE_DATA_CONVERT_SEED``."""
+    """Return the name of a setting's environment variable, such as ``PACELINE_DATA_CONVERT_SEED``."""
     return "_".join([PREFIX, *path, key]).upper()
 
 
 def name_variables(path: Sequence[str], command: click.Command) -> None:
-    """Name a verb's environment variables after its flags, not after the arguments of its function."""
+    """Set the names of a command's environment variables from its flags, not from its function's arguments."""
     for key, option in options_of(command).items():
         option.envvar = option.envvar or variable(path, key)
 
 
 def defaults_of(path: Sequence[str], command: click.Command, tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of one verb from the file's tables, by the name of click's parameter.
+    """Return the settings of one command, by the name of click's parameter.
 
     Args:
-        path: Names of the verb and the groups above it, such as ``("data", "convert")``.
-        command: The verb.
+        path: Names of the command and the groups above it, such as ``("data", "convert")``.
+        command: The command.
         tables: All settings of the file.
 
     Raises:
-        UsageError: A key is no option of the verb.
+        UsageError: A key is not an option of the command.
     """
     options = options_of(command)
     table = table_of(path, tables)
     if isinstance(command, click.Group):
-        return {}  # its keys are tables of verbs, which are checked when these are imported
+        return {}  # the tables of its commands are checked when these are imported
     for key in table:
         if key not in options:
             raise UsageError(f"{_where()}: [{'.'.join(path)}] has no setting {key!r}{_near(key, options)}")
@@ -92,10 +93,10 @@ def defaults_of(path: Sequence[str], command: click.Command, tables: Mapping[str
 
 
 def table_of(path: Sequence[str], tables: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the table of a verb, empty where the file has none.
+    """Return the table of a command; empty if the file has none.
 
     Raises:
-        UsageError: It is not a table.
+        UsageError: The value is not a table.
     """
     found = tables
     for name in path:

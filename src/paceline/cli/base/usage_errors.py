@@ -1,4 +1,4 @@
-"""Click's own usage errors in the style of ours: what was given, what is allowed, what to type next."""
+"""click's usage errors in Paceline's style: the given value, the allowed values, and the next command."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _TYPES = {
     "is not a valid float range": "is not a number",
     "is not a valid float": "is not a number",
 }
-_MOST = 3  # verbs that an error names
-_ALIKE = 0.7  # of two flags, of which one may be a typing error of the other
+_MOST = 3  # number of commands that an error names
+_ALIKE = 0.7  # least similarity of two flags if one is a typing error of the other
 _LEAST = re.compile(r"is not in the range x>=([\d.]+)")
 _ABOVE = re.compile(r"is not in the range x>([\d.]+)")
 
@@ -42,7 +42,7 @@ def message_of(error: click.ClickException) -> str:
 
 
 def _owner(flag: str, ctx: click.Context | None) -> str:
-    """Say to which other verbs an option belongs; an empty string if there is none."""
+    """Return a text on the other commands that have an option; empty if there are none."""
     if ctx is None or not flag.startswith("--"):
         return ""
     owners = [f"`{path}`" for path, command in _verbs(ctx.find_root()) if any(flag in p.opts for p in command.params)]
@@ -53,7 +53,7 @@ def _owner(flag: str, ctx: click.Context | None) -> str:
 
 
 def _verbs(ctx: click.Context) -> Iterator[tuple[str, click.Command]]:
-    """Yield every verb below a group with its command line; a group itself is left out."""
+    """Yield every command below a group with its command line; groups themselves are left out."""
     group = ctx.command
     if not isinstance(group, click.Group):
         return
@@ -109,7 +109,7 @@ def _bad_value(error: click.BadParameter, path: str) -> str:
 
 
 def _source(error: click.BadParameter) -> str:
-    """Say where a value comes from, if it was not typed."""
+    """Return a text on the source of a value that was not typed: a variable or the settings file."""
     if error.ctx is None or error.param is None or error.param.name is None:
         return ""
     source = error.ctx.get_parameter_source(error.param.name)
@@ -119,6 +119,6 @@ def _source(error: click.BadParameter) -> str:
 
 
 def _as_sentence(text: str) -> str:
-    """Return a message of click without its capital letter and full stop."""
+    """Return a message of click without its initial capital and final full stop."""
     text = text.strip().rstrip(".")
     return text[:1].lower() + text[1:]

@@ -1,4 +1,4 @@
-"""``paceline data``: data sets of shards. Each of its verbs has a file."""
+"""``paceline data``: data sets of shards. Each of its commands has a module."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def _lines(found: Measured) -> list[str]:
 
 
 def _of_cache(found: Measured) -> list[str]:
-    """Say what a cache holds, or what one would cost and save."""
+    """Return lines on the contents of a cache, or on the cost and benefit of one."""
     use, offer = found.cache, found.offer
     if use is not None:
         trouble = f"; no more images are cached: {use.trouble}" if use.trouble else ""
@@ -172,7 +172,7 @@ def _where(offer: CacheOffer) -> list[str]:
 
 
 def _store(counts: Counts) -> str:
-    """Return what was asked of a store."""
+    """Return a line on the requests to an object store."""
     return (
         f"object storage: {units.size(counts.bytes)} in {counts.requests:,} requests, {counts.repeated:,} of them "
         f"repeated; {counts.from_cache:,} blocks came from the cache, {counts.not_kept:,} could not be cached"

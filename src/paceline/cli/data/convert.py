@@ -124,7 +124,7 @@ def command(paths: tuple[str, ...], **options: Any) -> int:
 
 
 def _convert(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str, Any]) -> None:
-    """Convert from a path of this machine to another."""
+    """Convert from one local path to another."""
     from paceline.data.convert.convert import Options, convert, cores
     from paceline.data.sources import BadSample
 
@@ -186,13 +186,13 @@ def _paths_message(paths: tuple[Path, ...]) -> str:
 
 
 def _given() -> list[str]:
-    """Return the names of the options that were typed."""
+    """Return the names of the options that were given on the command line."""
     context = click.get_current_context()
     return [name for name in context.params if context.get_parameter_source(name) == ParameterSource.COMMANDLINE]
 
 
 def _source(paths: tuple[Path, ...], options: Mapping[str, Any]) -> tuple[Source, Path]:
-    """Return what to convert, and where to."""
+    """Return the source to convert and the destination."""
     from paceline.data.sources.dataset import DatasetSource
     from paceline.data.sources.found import classes_from, source_of
 

@@ -1,4 +1,4 @@
-"""SRC and DEST of ``paceline data convert`` in an object store: copied from and to this machine."""
+"""Object stores as SRC and DEST of ``paceline data convert``: copying from and to this machine."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from paceline.cli.base.progress import Progress
 
 @dataclass(frozen=True, kw_only=True)
 class LocalPaths:
-    """The paths of this machine that a conversion works with."""
+    """The local paths that a conversion uses."""
 
     paths: tuple[Path, ...]
-    shown_dest: str  # without secrets
-    url: str | None  # where the result is sent; None: it stays
+    shown_dest: str  # DEST without secrets, for messages
+    url: str | None  # where the result is sent; None: it stays on this machine
 
     @property
     def is_complete(self) -> bool:
-        """Whether the result is there already, from a command that could not send it."""
+        """Whether a complete result exists already, from a command that could not send it."""
         from paceline.data.remote.copies import is_complete
 
         return self.url is not None and is_complete(self.paths[-1])
 
     def send(self) -> None:
-        """Copy the result to the store, if that is where it belongs."""
+        """Copy the result to the object store, if DEST is in one."""
         from paceline.data.remote.copies import send
 
         if self.url is not None:
@@ -39,11 +39,11 @@ class LocalPaths:
 
 @contextmanager
 def local_paths(given: Sequence[str], options: Mapping[str, Any]) -> Iterator[LocalPaths]:
-    """Copy a source that is in a store, and name a folder for a result that is to be sent to one.
+    """Copy a source from an object store to this machine, and choose a local folder for a result to be sent to one.
 
     Args:
         given: SRC and DEST, or DEST alone.
-        options: Of the command.
+        options: The options of the command.
     """
     from paceline.data.format.folders import is_url
     from paceline.data.remote.copies import check_empty, fetched, is_complete, staging_folder
@@ -74,7 +74,7 @@ def local_paths(given: Sequence[str], options: Mapping[str, Any]) -> Iterator[Lo
 
 
 def _conversion(sources: Sequence[str], options: Mapping[str, Any]) -> str:
-    """Return what is converted and how, apart from what changes no sample."""
+    """Return a text that identifies a conversion: its sources and all options that can change a sample."""
     from paceline.data.format.folders import is_url
 
     paths = [one if is_url(one) else str(Path(one).resolve()) for one in sources]

@@ -1,4 +1,4 @@
-"""The part of ``paceline data convert`` that makes tokens of text."""
+"""The part of ``paceline data convert`` that converts text to tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOT_OF_TEXT = {
 
 
 def is_text(paths: Sequence[Path], options: Mapping[str, Any]) -> bool:
-    """Say whether the source is text: it is named so, or a tokenizer is given."""
+    """Return whether the source is text: its name says so, or a tokenizer is given."""
     if options["tokenizer"] is not None or options["kind"] == "text":
         return True
     name = paths[0].name.lower().removesuffix(".gz")
@@ -34,13 +34,13 @@ def is_text(paths: Sequence[Path], options: Mapping[str, Any]) -> bool:
 
 
 def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str, Any], given: Sequence[str]) -> None:
-    """Convert text.
+    """Convert text to tokens.
 
     Args:
         paths: SRC and DEST.
         shown_dest: DEST as it was given.
-        options: Of the command.
-        given: Names of the options that were typed.
+        options: The options of the command.
+        given: The names of the options on the command line.
     """
     from paceline.data.convert.token_shards import write_tokens
     from paceline.data.sources.text import documents, fingerprint, left_out, tokenizer_of
@@ -56,7 +56,7 @@ def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str,
             f"{paths[0]} is text, and text needs a tokenizer; give --tokenizer bytes or --tokenizer tokenizer.json"
         )
     if options["processes"] is not None:
-        os.environ["RAYON_NUM_THREADS"] = str(options["processes"])  # the threads of a tokenizer.json
+        os.environ["RAYON_NUM_THREADS"] = str(options["processes"])  # number of threads that a tokenizer.json uses
     for text in left_out(paths[0]):
         click.echo(f"paceline: {text}", err=True)
     own, skipped = tokenizer_of(tokenizer), list[str]()

@@ -1,4 +1,4 @@
-"""``paceline data export``: shards as other tools read them."""
+"""``paceline data export``: write shards in the format of another tool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``paceline data inspect``: what a data set of shards holds."""
+"""``paceline data inspect``: show the contents of a data set of shards."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def _tokens(folder: Path) -> Verified:
 
 
 def _repair(folder: str, *, tokens: bool) -> None:
-    """Rebuild the list of blocks."""
+    """Rebuild the list of blocks of a data set."""
     from paceline.data.convert.convert import all_blocks
     from paceline.data.format.contents import read_contents, write_contents
     from paceline.data.format.folders import is_url

@@ -1,4 +1,4 @@
-"""``paceline plan``: predict memory, time and cost of training. Each of its verbs has a file."""
+"""``paceline plan``: predict memory, time and cost of training. Each of its commands has a module."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _AS_FLAGS = {"--here": "here", "--calibrate": "calibrate"}
 
 
 class PlanVerbs(LazyGroup):
-    """A group whose verb `for` may be left out, and whose help shows the options of that verb."""
+    """A group whose command `for` may be left out, and whose help shows the options of that command."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert `for` before anything that is neither a verb nor a request for help; some verbs are flags too."""
+        """Insert `for` unless the arguments begin with a command or ask for help; some commands are flags too."""
         flag = next((each for each in _before_program(args) if each in _AS_FLAGS), None)
         if flag is not None:
             args = [_AS_FLAGS[flag], *args[: args.index(flag)], *args[args.index(flag) + 1 :]]
@@ -32,7 +32,7 @@ class PlanVerbs(LazyGroup):
         return super().parse_args(ctx, args)
 
     def _check_verb(self, ctx: click.Context, args: list[str]) -> None:
-        """Suggest a verb where a lone word is almost one: it would be taken for the name of a model."""
+        """Raise a UsageError if a single word is similar to a command: it would be taken for the name of a model."""
         if not args or args[0] in VERBS or "--gpus" in args or "--catalogue" in args or ctx.resilient_parsing:
             return
         if near := nearest(args[0], VERBS, cutoff=0.75):
@@ -47,7 +47,7 @@ class PlanVerbs(LazyGroup):
         command.format_options(inner, formatter)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the verbs, and the flags of `plan for`."""
+        """Return the commands, and the flags of `plan for`, that begin with the given text."""
         found = super().shell_complete(ctx, incomplete)
         if not incomplete.startswith("-"):
             return found
@@ -63,7 +63,7 @@ class PlanVerbs(LazyGroup):
 
 
 def _before_program(args: list[str]) -> list[str]:
-    """Return the arguments that cannot be a program's own."""
+    """Return the arguments before the program, which cannot be its own."""
     ends = [place for place, each in enumerate(args) if each.endswith(".py") or each in ("-m", "--")]
     return args[: min(ends, default=len(args))]
 

@@ -1,4 +1,4 @@
-"""``paceline plan for``: the best layout of a model on machines, or the best machines for it."""
+"""``paceline plan for``: the best layout of a model on given machines, or the best machines for it."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 
 
 def _check_together(options: dict[str, Any]) -> None:
-    """Refuse options that would be passed over."""
+    """Raise a UsageError for combinations of options in which one would have no effect."""
     if options["target_tokens"] is not None and options["target_samples"] is not None:
         raise UsageError("--target-tokens and --target-samples exclude each other; give one of them")
     if options["recipe"] is not None and options["precision"] == "fp4":
@@ -195,7 +195,7 @@ def _check_together(options: dict[str, Any]) -> None:
 
 
 def _subject(ctx: click.Context, options: dict[str, Any]) -> str | None | CapturedProgram:
-    """Return the model that was named, or what a program was caught at."""
+    """Return the model that the user named, or the capture of a program's first step."""
     from paceline.monitor.first_step import catch
     from paceline.plan.models.captured_program import read_program
 
@@ -316,13 +316,13 @@ def _adapted(model: Model, options: dict[str, Any]) -> Adapted:
 
 
 def _usual_format(cluster: Any) -> str:
-    """Sixteen bits: bf16, or fp16 on a card that has no bf16."""
+    """Return the usual 16-bit format: bf16, or fp16 for a GPU without bf16."""
     peaks = cluster.gpu.peak_flops
     return "fp16" if "fp16" in peaks and "bf16" not in peaks else "bf16"
 
 
 def _kept(caught: CapturedProgram | None, name: str | None) -> dict[str, Any]:
-    """Return the optimizer, and what it keeps: as it was asked for, as the program has it, or the usual one."""
+    """Return the optimizer and its bytes per weight: as requested, as captured, or the default."""
     from paceline.plan.search.wish import OPTIMIZER_BYTES, Wish
 
     weight, gradient, optimizer = caught.states if caught else Wish.states
@@ -349,7 +349,7 @@ def _prices(options: dict[str, Any]) -> tuple[Instance, ...] | None:
 
 
 def _usual_batch(model: Model, count: int) -> int:
-    """About 4 million tokens; 128 pictures on each GPU."""
+    """Return the default batch size: about 4 million tokens, or 128 images on each GPU."""
     from paceline.plan.models.architecture import Transformer
 
     return max(count, 2 ** round(22 - _log2(model.seq))) if isinstance(model, Transformer) else 128 * count

@@ -1,4 +1,4 @@
-"""``paceline plan validate``: errors of the predictions on a file of measurements."""
+"""``paceline plan validate``: compare predictions with a file of measurements."""
 
 from __future__ import annotations
 
