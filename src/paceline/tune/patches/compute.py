@@ -1,4 +1,4 @@
-"""[compute]: torch.compile, channels-last, the number of compute threads, cuDNN's choice of algorithms."""
+"""Edits for [compute]: torch.compile, channels-last, the number of compute threads, and cuDNN's benchmark mode."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _CUDNN = re.compile(r"torch\.backends\.cudnn\.benchmark")
 
 
 class ComputeEdit(Edit):
-    """Compiles models, keeps them channels-last, and sets the number of compute threads."""
+    """Compiles models, makes them channels-last, and sets the number of compute threads."""
 
     table = "compute"
 
     def begin(self) -> None:
-        """Put behind the imports what is for the whole process."""
+        """Add the process-wide settings below the imports."""
         if self.settings.get("cudnn_benchmark"):
             set_unless_own(self, "cudnn_benchmark", "torch.backends.cudnn.benchmark = True", _CUDNN)
         if "num_threads" in self.settings:
             add_call(self, "num_threads", _THREADS, repr(self.settings["num_threads"]))
 
     def call(self, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Change the program's own number of threads."""
+        """Return a call of `torch.set_num_threads` with the recipe's number of threads; other calls unchanged."""
         if "num_threads" not in self.settings:
             return call
         return with_value(self, _THREADS, repr(self.settings["num_threads"]), original, call)
 
     def statements(self, place: ModelBinding) -> list[str]:
-        """Return what keeps a model channels-last, and what compiles it."""
+        """Return the statements that make a model channels-last and compile it."""
         found = self.call_of("channels_last", CHANNELS_LAST, place.model) if self.settings.get("channels_last") else []
         return [*found, *self._compile(place)] if "compile" in self.settings else found
 

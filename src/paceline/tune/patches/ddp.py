@@ -1,4 +1,4 @@
-"""[ddp]: how DistributedDataParallel exchanges gradients."""
+"""Edits for [ddp]: how DistributedDataParallel exchanges gradients."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from paceline.tune.patches.placing import change_origin, find_place
 from paceline.tune.patches.source.program import last_name
 from paceline.tune.patches.source.syntax_tree import argument, unpacks, value_of, with_argument
 
-_USUAL = ("None", "False", "25")  # what is no choice
+_USUAL = ("None", "False", "25")  # values that count as not chosen by the program
 _SEARCHES = "find_unused_parameters"
 KEYS = ("bucket_cap_mb", "static_graph", "gradient_as_bucket_view", _SEARCHES)
-_OF_OTHERS = {  # calls that hand an argument on to DDP
+_OF_OTHERS = {  # calls that pass an argument on to DDP
     "DDPStrategy": _SEARCHES,
     "DistributedDataParallelKwargs": _SEARCHES,
     "TrainingArguments": f"ddp_{_SEARCHES}",
@@ -32,17 +32,17 @@ _ORDER = (
 
 
 class DdpEdit(Edit):
-    """Gives DistributedDataParallel the keywords that the program does not choose itself."""
+    """Adds keywords to DistributedDataParallel calls that the program does not set itself."""
 
     table = "ddp"
 
     def begin(self) -> None:
-        """Change the values that calls take from elsewhere."""
+        """Change values that the calls take from other places in the program."""
         for call in self.tree.within(self.tree.module, cst.Call):
             self.call(call, call)
 
     def call(self, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Edit the call where it wraps a model."""
+        """Return the edited call if it wraps a model or configures DDP; other calls unchanged."""
         if last_name(original.func) in _OF_OTHERS and _SEARCHES in self.settings:
             return self._without_search(_OF_OTHERS[last_name(original.func)], original, call)
         if not self.tree.names(original.func).intersection(_PLACES):
@@ -55,7 +55,7 @@ class DdpEdit(Edit):
         return call
 
     def _without_search(self, name: str, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Turn the search for unused parameters off where the call or another place turns it on."""
+        """Turn off the search for unused parameters in the call, or where its value comes from."""
         if argument(original, name) is None:
             return call
         found = find_place(self.program, self.tree, original, name, False)

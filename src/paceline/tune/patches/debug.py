@@ -1,4 +1,4 @@
-"""[debug]: calls that turn debug settings of torch on are edited to turn them off."""
+"""Edits for [debug]: calls that turn debug settings of torch on are changed to turn them off."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _OF_TRAINER = {"detect_anomaly": "anomaly_detection", "deterministic": "determin
 
 
 class DebugEdit(Edit):
-    """Turns debug settings off where the program turns them on with a literal value."""
+    """Turns off debug settings that the program turns on with a literal value."""
 
     table = "debug"
 
     def call(self, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Edit calls of the switches, the context manager, and the Trainer of Lightning."""
+        """Edit calls of torch's debug functions, the anomaly context manager, and Lightning's Trainer."""
         names = self.tree.names(original.func)
         for name, key in _SWITCHES.items():
             if name in names and key in self.settings:

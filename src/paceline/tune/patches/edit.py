@@ -1,4 +1,4 @@
-"""Edits of a source file by the tables of a recipe: calls, models, and insertions behind the imports."""
+"""Edits of a source file by the tables of a recipe: calls, models, and insertions below the imports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.tune.patches.source.syntax_tree import Tree, code_of
 
 
 class Edit:
-    """What the settings of one table do to one source."""
+    """The edit of one source file by the settings of one table."""
 
     table = ""
 
@@ -30,35 +30,35 @@ class Edit:
         self.snippets: list[Snippet] = []
 
     def begin(self) -> None:
-        """Look at the file, and put in force what is for the whole of it."""
+        """Analyze the file, and make the edits that apply to the whole file."""
 
     def call(self, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Return what becomes of a call.
+        """Return a call after editing; the default leaves it unchanged.
 
         Args:
-            original: As it is in the file.
-            call: The same, with what is in it edited already.
+            original: The call as it is in the file.
+            call: The same call, with the parts inside it already edited.
         """
         return call
 
     def statements(self, place: ModelBinding) -> list[str]:
-        """Return what is to be said of a model where it is whole."""
+        """Return the statements to insert where a model is complete; none by default."""
         return []
 
     def where(self, node: cst.CSTNode) -> str:
-        """Return where something stands, such as ``train.py:12``."""
+        """Return the position of a node as text, such as ``train.py:12``."""
         return f"{self.source.path}:{self.tree.line(node)}"
 
     def stay(self, key: str, why: str) -> None:
-        """Say that a setting stays in the recipe."""
+        """Record that a setting stays in the recipe, with the reason."""
         self.stays.append(UnpatchedSetting(setting=f"{self.table}.{key}", why=why))
 
     def place(self, key: str) -> None:
-        """Say that the source has a setting now."""
+        """Record that the source now contains a setting."""
         self.placed.add(f"{self.table}.{key}")
 
     def takes(self, key: str, snippet: Snippet) -> bool:
-        """Put a snippet behind the imports; say so where something else there has its name."""
+        """Add a snippet below the imports. If the file defines its name already, record that and return False."""
         if taken(self.tree.module, snippet):
             self.stay(key, f"{self.source.path} already defines {snippet.name}")
             return False
@@ -66,7 +66,7 @@ class Edit:
         return True
 
     def call_of(self, key: str, snippet: Snippet, model: str) -> list[str]:
-        """Return the call of a snippet for a model; nothing where the snippet cannot be there."""
+        """Return the call of a snippet for a model; empty if the snippet cannot be added."""
         if not self.takes(key, snippet):
             return []
         self.place(key)
@@ -74,7 +74,7 @@ class Edit:
 
 
 class _Editor(cst.CSTTransformer):
-    """Goes through a file once, for all tables."""
+    """Applies the edits of all tables in one pass over a file."""
 
     def __init__(self, tree: Tree, edits: Sequence[Edit], values: Mapping[cst.CSTNode, str]) -> None:
         super().__init__()
@@ -86,13 +86,13 @@ class _Editor(cst.CSTTransformer):
             self._beside.setdefault(place.anchor, (place, []))[1].extend(said)
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
-        """Let every table edit a call."""
+        """Return a call edited by every table."""
         for edit in self._edits:
             updated_node = edit.call(original_node, updated_node)
         return updated_node
 
     def on_leave(self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT) -> Any:
-        """Put what is said of models beside the statements that bind them, and values in the place of others."""
+        """Insert the statements on models next to the statements that bind them, and replace changed values."""
         node = super().on_leave(original_node, updated_node)
         if original_node in self._values:
             return cst.parse_expression(self._values[original_node])
@@ -103,14 +103,14 @@ class _Editor(cst.CSTTransformer):
         return cst.FlattenSentinel([*new, node] if place.before else [node, *new])
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
-        """Put behind the imports what the edits need."""
+        """Add the snippets that the edits need below the imports."""
         return with_snippets(updated_node, [snippet for edit in self._edits for snippet in edit.snippets])
 
 
 def begun(
     source: SourceFile, tables: Sequence[tuple[type[Edit], Mapping[str, Any]]], program: ProgramFiles
 ) -> Sequence[Edit]:
-    """Return the edits of a source, after they have looked at it and said what is to change in other files."""
+    """Return the edits of a source after their analysis, in which they also register changes to other files."""
     edits = [table(source, program.tree(source), settings, program) for table, settings in tables]
     for edit in edits:
         edit.begin()
@@ -118,7 +118,7 @@ def begun(
 
 
 def edited(source: SourceFile, edits: Sequence[Edit], program: ProgramFiles) -> Edited:
-    """Return a source of a program as some edits make it."""
+    """Return a source of a program with edits applied."""
     tree = program.tree(source)
     text = tree.module.visit(_Editor(tree, edits, program.values)).code
     placed = frozenset(name for edit in edits for name in edit.placed)
@@ -126,9 +126,10 @@ def edited(source: SourceFile, edits: Sequence[Edit], program: ProgramFiles) -> 
 
 
 def with_value(edit: Edit, function: str, value: str, original: cst.Call, call: cst.Call) -> cst.Call:
-    """Return the program's own call of a function of torch's with another value; other calls as they are.
+    """Return the program's own call of a torch function with another value; other calls unchanged.
 
-    Calls in a function named for a worker stay: they are meant for the loader's workers alone.
+    Calls in a function with ``worker`` in its name are unchanged, because they apply only to the loader's
+    workers.
     """
     for_worker = any("worker" in name for name in edit.tree.functions_around(original))
     if f"torch.{function}" not in edit.tree.names(original.func) or for_worker:
@@ -137,7 +138,7 @@ def with_value(edit: Edit, function: str, value: str, original: cst.Call, call: 
 
 
 def add_call(edit: Edit, key: str, function: str, value: str) -> None:
-    """Put a call behind the imports of the script, unless it makes one at its top level itself."""
+    """Add a call below the imports of the script, unless the script already makes one at its top level."""
     if not edit.source.is_script:
         return
     edit.place(key)
@@ -148,13 +149,13 @@ def add_call(edit: Edit, key: str, function: str, value: str) -> None:
 
 
 def set_unless_own(edit: Edit, key: str, statement: str, own: re.Pattern[str]) -> None:
-    """Put a statement behind the imports of the script, unless the file chooses itself.
+    """Add a statement below the imports of the script, unless the file makes this choice itself.
 
     Args:
         edit: The edit of one file.
         key: The setting.
-        statement: What puts it in force.
-        own: The whole names of what the file would call or assign to, to choose itself.
+        statement: The statement that applies the setting.
+        own: Pattern of the qualified names that the file calls or assigns to if it makes the choice itself.
     """
     module = edit.tree.module
     said: list[cst.Call | cst.Assign] = [*edit.tree.within(module, cst.Call), *edit.tree.within(module, cst.Assign)]

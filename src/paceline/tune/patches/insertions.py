@@ -1,4 +1,4 @@
-"""Statements and small definitions that a patch inserts into a file, behind its imports."""
+"""Statements and small definitions that a patch inserts below the imports of a file."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from paceline.tune.patches.source.syntax_tree import code_of
 _Statement = cst.SimpleStatementLine | cst.BaseCompoundStatement
 _IMPORT = m.Import() | m.ImportFrom()
 _SETS = ("torch.set_", "torch.backends.")
-_ENDS = (cst.FunctionDef, cst.ClassDef, cst.For, cst.While, cst.With)  # no import behind these is looked for
+_ENDS = (cst.FunctionDef, cst.ClassDef, cst.For, cst.While, cst.With)  # imports below these are not considered
 
 
 @dataclass(frozen=True, kw_only=True)
 class Snippet:
-    """Something to stand behind the imports."""
+    """Code to insert below the imports."""
 
     code: str
-    needs: tuple[str, ...] = ("torch",)  # modules that it uses, by their own names
+    needs: tuple[str, ...] = ("torch",)  # modules that it uses, imported under their own names
 
     @property
     def name(self) -> str:
-        """What it defines; of a statement, the statement."""
+        """The name that the snippet defines; for a statement, its text."""
         first = cst.parse_module(self.code).body[0]
         return first.name.value if isinstance(first, cst.FunctionDef | cst.ClassDef) else self.code
 
 
 def taken(module: cst.Module, snippet: Snippet) -> bool:
-    """Say whether the file has something else of the same name at its top level."""
+    """Return whether the file defines something else with the snippet's name at its top level."""
     own = [s for s in module.body if isinstance(s, cst.FunctionDef | cst.ClassDef) and s.name.value == snippet.name]
     return any(_bare(s) != _of_that_name(snippet) for s in own)
 
 
 def with_snippets(module: cst.Module, snippets: Sequence[Snippet]) -> cst.Module:
-    """Return the file with snippets behind its imports, but for those that it has; statements before definitions."""
+    """Return the file with the missing snippets below its imports, statements before definitions."""
     there = {_bare(statement) for statement in module.body}
     wanted = [snippet for snippet in dict.fromkeys(snippets) if _of_that_name(snippet) not in there]
     for snippet in sorted(wanted, key=lambda one: _defines(_parsed(module, one)[0]), reverse=True):
@@ -67,7 +67,7 @@ def _inserted(module: cst.Module, place: int, new: Sequence[_Statement]) -> cst.
 
 
 def _of_that_name(snippet: Snippet) -> str:
-    """Return what gives a snippet its name."""
+    """Return the first statement of a snippet as text."""
     return _bare(cst.parse_module(snippet.code).body[0])
 
 
@@ -113,7 +113,7 @@ def _defines(statement: _Statement) -> bool:
 
 
 def _apart(before: _Statement, statement: _Statement) -> _Statement:
-    """Return a statement with as many blank lines before it as are usual there, at least."""
+    """Return a statement with at least the usual number of blank lines before it."""
     imports = [bool(m.findall(s, _IMPORT)) for s in (before, statement)]
     wanted = 2 if _defines(before) or _defines(statement) else int(imports[0] and not imports[1])
     blank = 0

@@ -1,9 +1,8 @@
-"""[loader]: another number of workers, other hand-over, samples kept in memory.
+"""Edits for [loader]: the number of workers, prefetching and pinned memory, and samples cached in memory.
 
-As the recipe does it, every loader is changed, but for those of evaluation, and for those of which can be told that
-they read a stream, which get one worker at most. A value that an option, a configuration file or another place of the
-program gives is changed in that place. The loaders that transformers' Trainer creates are changed where its arguments
-are.
+As with the recipe, every loader is changed except those for evaluation; loaders that certainly read a stream
+get at most one worker. A value that comes from an option, a configuration file or another place of the program
+is changed there. Loaders that transformers' Trainer creates are changed in its arguments.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _NAMES = cst.Name | cst.Attribute | cst.Subscript
 
 
 def streams_in(texts: Iterable[str]) -> set[str]:
-    """Return the names of the classes that are streams of samples, also by way of each other."""
+    """Return the names of classes that are streams of samples: subclasses of IterableDataset, also indirect ones."""
     bases = {name: set(re.findall(r"\w+", given)) for text in texts for name, given in _CLASS.findall(text)}
     found = {"IterableDataset"}
     while more := {name for name, given in bases.items() if given & found} - found:
@@ -41,12 +40,12 @@ def streams_in(texts: Iterable[str]) -> set[str]:
 
 
 class LoaderEdit(Edit):
-    """Changes the arguments of DataLoader, and of classes made from it."""
+    """Changes the arguments of DataLoader, and of the program's subclasses of it."""
 
     table = "loader"
 
     def begin(self) -> None:
-        """Find the loaders, and change the values that they take from elsewhere."""
+        """Find the loaders, and change the values that they take from other places."""
         self._streams = streams_in(one.text for one in self.program.sources)
         self._places: dict[tuple[cst.Call, str], Placing] = {}
         for call in self.tree.within(self.tree.module, cst.Call):
@@ -55,7 +54,7 @@ class LoaderEdit(Edit):
             instantiated.change(self)
 
     def call(self, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Edit the call where it makes a loader."""
+        """Return the edited call if it creates a loader; other calls unchanged."""
         if not self.program.is_loader(self.tree, original):
             return trainer.with_loader(self, original, call)
         if self._is_written_elsewhere(original):
@@ -73,12 +72,12 @@ class LoaderEdit(Edit):
         return self._cached(original, call) if self.settings.get("cache") else call
 
     def _of_evaluation(self, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Give an evaluation loader the workers that a recipe has for evaluation; others stay as they are."""
+        """Give an evaluation loader the recipe's number of evaluation workers; without one, leave it unchanged."""
         workers = self.settings.get(EVALUATION)
         if workers is None:
             return call
         found = self._place(original, "num_workers", workers)
-        if found.where not in ("here", "over"):  # what evaluation is given, training may be given too
+        if found.where not in ("here", "over"):  # a value from elsewhere may also apply to training
             why = found.why_not or f"takes num_workers from elsewhere: give this loader num_workers={workers}"
             self.stay(EVALUATION, f"{self.where(original)} {why}")
             return call
@@ -88,7 +87,7 @@ class LoaderEdit(Edit):
         return with_argument(call, "num_workers", repr(workers), self._order(original))
 
     def _is_written_elsewhere(self, call: cst.Call) -> bool:
-        """Say whether the arguments are set in ``super().__init__(...)`` of the program's own class."""
+        """Return whether the arguments are set in ``super().__init__(...)`` of the program's own class."""
         is_own = not self.program.in_subclass(self.tree, call) and self.program.has_init(self.tree, call.func)
         return is_own and self.program.hands_on(self.tree, call.func)
 
@@ -124,17 +123,19 @@ class LoaderEdit(Edit):
         return [one.value for one in lines if name in [code_of(target.target) for target in one.targets]]
 
     def _with(self, key: str, value: object, original: cst.Call, call: cst.Call, text: str = "") -> cst.Call:
-        """Set an argument where it is to be set.
+        """Set an argument in the call, or where its value comes from.
 
         Args:
             key: The argument.
             value: Its value.
             original: The call as it is in the file.
-            call: The call with what is edited already.
+            call: The call with the edits so far.
             text: The value as source text, for the call.
         """
         found = self._place(original, key, value)
-        if found.section is not None and text:  # the value depends on another, which the file cannot say
+        if (
+            found.section is not None and text
+        ):  # the value depends on another value, which a configuration file cannot express
             found = Placing(where="here")
         if found.where == "nowhere":
             self.stay(key, f"{self.where(original)} {found.why_not}")
@@ -175,7 +176,7 @@ class LoaderEdit(Edit):
         return self._kept(original, call, workers) if "persistent_workers" in self.settings else call
 
     def _workers(self, call: cst.Call, found: Placing) -> str:
-        """Return the number of workers as source text, as it will be; nothing of one that is computed in the call."""
+        """Return the future number of workers as source text; empty if the call computes it."""
         wanted = self.settings.get("num_workers")
         if wanted is not None and found.where != "origin":
             return repr(wanted)
@@ -191,19 +192,19 @@ class LoaderEdit(Edit):
         return code_of(value) if isinstance(inner, cst.Integer | _NAMES) else ""
 
     def _own_class(self, call: cst.Call) -> str:
-        """Return the name of the program's own class of loaders that a call makes; nothing of torch's."""
+        """Return the name of the program's own loader class that a call creates; empty for torch's class."""
         names = {name.rpartition(".")[2] for name in self.tree.names(call.func)}
         own = names & self.program.loader_classes
         return next(iter(own), "super" if self.program.in_subclass(self.tree, call) else "")
 
     def _present(self, call: cst.Call) -> str:
-        """Return what a loader is given for ``persistent_workers``, as source text."""
+        """Return the current value of ``persistent_workers`` of a loader, as source text."""
         text = value_of(call, "persistent_workers")
         now = self._place(call, "persistent_workers", True).now if text is None else text
         return "False" if now in (None, "false") else "True" if now == "true" else str(now)
 
     def _alone(self, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Take away what is said of workers; who kept them drew fewer random numbers, and still does."""
+        """Remove the arguments about workers, and keep the number of random draws, which persistent workers reduce."""
         now, own = self._present(original), self._own_class(original)
         followed = now == "False" or own in _OURS
         if not followed and (now != "True" or own or self._is_made_anew()):
@@ -224,11 +225,11 @@ class LoaderEdit(Edit):
         self.stay(key, f"{self.where(original)} {why}")
 
     def _is_made_anew(self) -> bool:
-        """Say whether Accelerate makes loaders again, as torch's own class."""
+        """Return whether Accelerate recreates loaders as torch's own class."""
         return bool(self.program.calls.get("prepare")) and any("accelerate" in s.text for s in self.program.sources)
 
     def _kept(self, original: cst.Call, call: cst.Call, workers: str) -> cst.Call:
-        """Keep the workers, by a loader that shuffles as if they were new."""
+        """Make the workers persistent with a loader that shuffles as if they were new in each epoch."""
         now, own = self._present(original), self._own_class(original)
         wanted = "True" if workers.isdigit() else f"{workers} > 0"
         if now == repr(self.settings["persistent_workers"]) or (own in _OURS and now == wanted):
@@ -267,7 +268,7 @@ class LoaderEdit(Edit):
 
 
 def _of_class(call: cst.Call, name: str) -> cst.Call:
-    """Return a call that makes a loader of another class, also with ``functools.partial``."""
+    """Return a call that creates a loader of another class, also with ``functools.partial``."""
     first = call.args[0] if call.args else None
     if first is not None and code_of(call.func).rpartition(".")[2] == "partial":
         return call.with_changes(args=[first.with_changes(value=cst.Name(name)), *call.args[1:]])

@@ -1,4 +1,4 @@
-"""A patch: source files, edits, settings that stay in the recipe, its unified diff, and writing it to the files."""
+"""A patch: source files, edits, settings that stay in the recipe, its diff, and writing it to the files."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class SourceFile:
     """One file of the program."""
 
     path: Path  # relative to the working directory
-    text: str  # line ends as they are in the file
+    text: str  # with the file's own line endings
     encoding: str = "utf-8"
-    is_script: bool = False  # the one that is started
+    is_script: bool = False  # whether this file is the script that the command starts
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnpatchedSetting:
-    """A setting that stays in the recipe, and why."""
+    """A setting that stays in the recipe, with the reason."""
 
     setting: str  # such as loader.threads
     why: str
@@ -34,7 +34,7 @@ class UnpatchedSetting:
 
 @dataclass(frozen=True, kw_only=True)
 class Edited:
-    """One source after the settings of one table."""
+    """One source file after its edits."""
 
     text: str
     placed: frozenset[str]  # settings that the source now has
@@ -43,7 +43,7 @@ class Edited:
 
 @dataclass(frozen=True, kw_only=True)
 class Patch:
-    """A recipe as a change to sources."""
+    """A recipe as a change of source files."""
 
     before: Sequence[SourceFile]
     after: Sequence[SourceFile]  # the same files in the same order
@@ -51,34 +51,36 @@ class Patch:
 
     @property
     def changed(self) -> list[tuple[SourceFile, SourceFile]]:
-        """The files that become others, before and after."""
+        """The changed files, as pairs of before and after."""
         return [pair for pair in zip(self.before, self.after, strict=True) if pair[0].text != pair[1].text]
 
 
 def diff_of(patch: Patch) -> str:
-    """Return a patch as a unified diff that ``git apply`` and ``patch -p1`` take; empty where nothing changes."""
+    """Return a patch as a unified diff for ``git apply`` and ``patch -p1``; empty if nothing changes."""
     return "".join(line for before, after in patch.changed for line in _diff(before, after))
 
 
 def _diff(before: SourceFile, after: SourceFile) -> Iterator[str]:
-    path = before.path.as_posix() + ("\t" if " " in str(before.path) else "")  # where the name ends, to patch and git
+    path = before.path.as_posix() + (
+        "\t" if " " in str(before.path) else ""
+    )  # the tab marks the end of a name with spaces
     names = (path, path) if path.startswith("..") else (f"a/{path}", f"b/{path}")
     for line in difflib.unified_diff(_lines(before), _lines(after), *names):
         yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
 
 
 def _lines(source: SourceFile) -> list[str]:
-    """Part a text at line feeds alone: `str.splitlines` knows more ends than a diff does."""
+    """Return the lines of a text, split at line feeds only: `str.splitlines` splits at more characters than a diff."""
     mark = "\ufeff" if source.encoding == "utf-8-sig" else ""
     lines = [f"{line}\n" for line in f"{mark}{source.text}".split("\n")]
     return [*lines[:-1], lines[-1][:-1]] if lines[-1] != "\n" else lines[:-1]
 
 
 def write(patch: Patch, cwd: Path) -> list[tuple[Path, Path]]:
-    """Write the files of a patch, all or none; each is kept as it was beside it, under a free name.
+    """Write the files of a patch, all or none; the old version of each is kept beside it under a new name.
 
     Returns:
-        What was written, each with its copy.
+        Pairs of each written file and its copy.
 
     Raises:
         EnvironmentFault: A file cannot be written, or has changed since it was read.
@@ -97,7 +99,7 @@ def write(patch: Patch, cwd: Path) -> list[tuple[Path, Path]]:
 
 
 def _prepared(before: SourceFile, after: SourceFile, cwd: Path, made: list[Path]) -> tuple[Path, Path, Path]:
-    """Lay down a file's copy and, beside it, what is to take its place; ``made`` names both."""
+    """Create the copy of a file and, beside it, its new version; the paths of both are added to ``made``."""
     target = (cwd / before.path).resolve()
     if target.read_bytes() != before.text.encode(before.encoding):
         raise OSError(f"{before.path} was changed while the patch was made")
@@ -114,7 +116,7 @@ def _prepared(before: SourceFile, after: SourceFile, cwd: Path, made: list[Path]
 
 
 def _keep(target: Path) -> Path:
-    """Copy a file to ``train.py.orig``, or to ``train.py.orig2`` and so on where that exists."""
+    """Copy a file to ``train.py.orig``, or to ``train.py.orig2`` and so on if that exists; return the path."""
     for number in range(1, 1000):
         kept = target.with_name(f"{target.name}.orig{number if number > 1 else ''}")
         with suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""[optimizer]: one kernel for all parameters, where the program did not choose itself."""
+"""Edits for [optimizer]: one kernel for all parameters, unless the program chooses an implementation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class OptimizerEdit(Edit):
     table = "optimizer"
 
     def call(self, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Edit the call where it makes an optimizer."""
+        """Return the edited call if it creates an optimizer; other calls unchanged."""
         kinds = {name.rpartition(".")[2] for name in self.tree.names(original.func) if name.startswith("torch.optim.")}
         for key in KEYS:
             if self.settings.get(key) and kinds and kinds <= set(_HAVE[key]):

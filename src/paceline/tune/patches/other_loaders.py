@@ -1,6 +1,7 @@
-"""Loaders besides those that training creates in code: those of evaluation, and those that Hydra instantiates.
+"""Loaders for evaluation, and loaders that Hydra creates from a configuration.
 
-The loaders of evaluation are known by their names, the names of their datasets, and the methods that create them.
+Evaluation loaders are recognized by their names, the names of their data sets, and the methods that create
+them.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ _WHY = {
 
 
 def is_evaluation(program: ProgramFiles, tree: Tree, call: cst.Call) -> bool:
-    """Say whether a call makes a loader of evaluation, by its names; one that shuffles is none.
+    """Return whether a call creates an evaluation loader, judged by names; a loader that shuffles is not one.
 
     Args:
         program: The program.
-        tree: Of the call's file.
-        call: That makes a loader.
+        tree: The syntax tree of the call's file.
+        call: A call that creates a loader.
     """
     if any(argument(call, name, _ORDER) is not None for name in ("sampler", "batch_sampler")):
         return False
@@ -52,12 +53,12 @@ def is_evaluation(program: ProgramFiles, tree: Tree, call: cst.Call) -> bool:
 
 
 def is_name_of_evaluation(name: str) -> bool:
-    """Say whether a name is one of evaluation, such as ``val_loader`` or ``testset``."""
+    """Return whether a name is used for evaluation, such as ``val_loader`` or ``testset``."""
     return _EVALUATION.search(_CAMEL.sub("_", name)) is not None
 
 
 def change(edit: Edit) -> None:
-    """Change the sections that create loaders, but for those of evaluation."""
+    """Change the configuration sections from which Hydra creates loaders, except those for evaluation."""
     for config in edit.program.configs:
         scalars, sections = config.content
         made = [one.keys[:-1] for one in scalars if one.keys[-1:] == (_TARGET,) and one.text.strip("\"'") in _LOADERS]

@@ -51,19 +51,19 @@ _SPEAKS = (
     "detect_anomaly",
     "use_deterministic_algorithms",
     "Trainer",
-)  # of what is edited
+)  # words that a file with something to edit contains
 _NONE = "Paceline cannot write this setting into the source"
 
 
 def patched(
     sources: Sequence[SourceFile], recipe: Recipe, command: Sequence[str] = (), configs: Sequence[ConfigFile] = ()
 ) -> Patch:
-    """Return sources as a recipe makes them.
+    """Return the sources with a recipe written into them.
 
     Args:
-        sources: The program's own files, the script among them.
-        recipe: What is to be in force without it.
-        command: What starts the program: the flags that it gives.
+        sources: The program's own files, including the script.
+        recipe: The recipe.
+        command: The command that starts the program, for the options that it sets.
         configs: The configuration files that the program reads.
     """
     can = {table: _expressible(table, settings) for table, settings in recipe.items()}
@@ -98,7 +98,7 @@ def _edited(source: SourceFile, edits: Sequence[Edit], program: ProgramFiles) ->
 def _staying(
     table: str, settings: Mapping[str, Any], can: Mapping[str, Any], found: Sequence[Edited]
 ) -> list[UnpatchedSetting]:
-    """Return what of a table no edit can express, what files say stays, and what none of them has a place for."""
+    """Return the settings of a table that stay in the recipe, with the reasons."""
     names = {f"{table}.{key}": key for key in settings}
     told = [one for edit in found for one in edit.stays if one.setting in names]
     known = {one.setting for one in told} | {name for edit in found for name in edit.placed}

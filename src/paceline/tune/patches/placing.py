@@ -1,4 +1,4 @@
-"""Where a patch sets an argument of a loader: in the call, where its value comes from, or nowhere."""
+"""Determines where a patch sets an argument of a loader: in the call, where its value comes from, or nowhere."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Placing:
     """Where an argument is set.
 
     Attributes:
-        where: ``here``: in the call, by keyword or in its place. ``over``: in the call, over a mapping that it unpacks.
-            ``origin``: where the value comes from. ``nowhere``: a user has to set it.
-        now: The present value as source text; None if nothing gives one, or it is not known.
+        where: ``here``: in the call, by keyword or position. ``over``: in the call, overriding a mapping that it
+            unpacks. ``origin``: where the value comes from. ``nowhere``: a user has to set it.
+        now: The current value as source text; None if there is none, or it is unknown.
         why_not: What a user has to set, if the argument is set nowhere.
         origin: Where the value comes from.
-        section: The section of a configuration file that the value goes into.
+        section: The section of a configuration file to which the value is added.
     """
 
     where: Literal["here", "over", "origin", "nowhere"]
@@ -40,15 +40,15 @@ class Placing:
 def find_place(
     program: ProgramFiles, tree: Tree, call: cst.Call, name: str, value: object, order: Sequence[str] = ()
 ) -> Placing:
-    """Return where an argument of a call is set. Nothing is changed by this.
+    """Return where to set an argument of a call, without changing anything.
 
     Args:
         program: The program.
-        tree: Of the call's file.
-        call: As it is in the file.
-        name: Of the argument.
-        value: That it gets.
-        order: The parameters of what is called, in their order.
+        tree: The syntax tree of the call's file.
+        call: The call as it is in the file.
+        name: The argument.
+        value: Its new value.
+        order: The parameters of the called function, in order.
     """
     tracer = Tracer(program)
     given = argument(call, name, order)
@@ -68,7 +68,7 @@ def find_place(
 
 
 def _of_given(program: ProgramFiles, trace: Trace, name: str, value: object, text: str | None) -> Placing:
-    """Return where a value is changed that the program gives."""
+    """Return where to change a value that the program passes."""
     if len(trace.lacking) == 1 and not trace.origins:
         return Placing(where="origin", section=trace.lacking[0])
     now = trace.origins[0].text if trace.is_exact and len(trace.origins) == 1 else text
@@ -101,14 +101,14 @@ def change_origin(program: ProgramFiles, placing: Placing, name: str, value: obj
 
 
 def _is_referred_to(program: ProgramFiles, origin: ValueOrigin) -> bool:
-    """Say whether a value of a configuration file refers to another, as ``${workers}``, or is itself referred to."""
+    """Return whether a configuration value refers to another, as in ``${workers}``, or another refers to it."""
     if origin.config is None:
         return False
     return "${" in origin.text or any(f"${{{origin.what}}}" in config.source.text for config in program.configs)
 
 
 def _is_set_by_command(program: ProgramFiles, origin: ValueOrigin) -> bool:
-    """Say whether the command that starts the program sets a value, so that its default does not count."""
+    """Return whether the command that starts the program sets a value, which overrides its default."""
     flags = {*origin.flags, f"--{origin.what}", origin.what, f"+{origin.what}", f"++{origin.what}"}
     last = origin.what.rpartition(".")[2]
     flags |= {f"--{last}", f"--{last.replace('_', '-')}"}
@@ -117,7 +117,7 @@ def _is_set_by_command(program: ProgramFiles, origin: ValueOrigin) -> bool:
 
 
 def _advice(origins: Sequence[ValueOrigin], name: str, value: object) -> str:
-    """Return what a user has to set."""
+    """Return a text that says what a user has to set."""
     declared = [one for one in origins if one.is_declared]
     if all(one.flags for one in declared):
         flags = " and ".join(dict.fromkeys(one.what for one in declared))

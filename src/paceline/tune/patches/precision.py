@@ -1,4 +1,4 @@
-"""[precision]: autocast around the model, the loss outside; TF32."""
+"""Edits for [precision]: autocast of the model without the loss, and TF32."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _TF32 = re.compile(r"torch\.set_float32_matmul_precision|torch\.backends\..*(all
 
 
 class PrecisionEdit(Edit):
-    """Has models compute in bf16, and the whole program in TF32."""
+    """Makes models compute in bf16, and the whole program use TF32."""
 
     table = "precision"
 
     def begin(self) -> None:
-        """Put TF32 behind the imports."""
+        """Add the TF32 setting below the imports."""
         if "tf32" in self.settings:
             level = "high" if self.settings["tf32"] else "highest"
             set_unless_own(self, "tf32", f'torch.set_float32_matmul_precision("{level}")', _TF32)
 
     def statements(self, place: ModelBinding) -> list[str]:
-        """Return the call that has a model compute in bf16."""
+        """Return the call that makes a model compute in bf16."""
         if "autocast" not in self.settings:
             return []
         own = [call for call in self.tree.within(self.tree.module, cst.Call) if self._is_own(call)]

@@ -1,4 +1,4 @@
-"""Programs whose loaders are created by transformers' Trainer: edits of the arguments of ``TrainingArguments``."""
+"""Edits of the arguments of transformers' ``TrainingArguments``, for loaders that its Trainer creates."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.tune.patches.source.uses import ARGUMENTS
 
 _ORDER = ("output_dir",)
 _PARSERS = frozenset({"transformers.HfArgumentParser"})
-_KEYS = ("num_workers", "prefetch_factor", "pin_memory")  # each with `dataloader_` before it
+_KEYS = ("num_workers", "prefetch_factor", "pin_memory")  # each with the prefix `dataloader_`
 _WHY = {
     "persistent_workers": "with dataloader_persistent_workers=True of the Trainer, dropout would draw other random "
     "numbers",
@@ -23,9 +23,9 @@ _WHY = {
 
 
 def with_loader(edit: Edit, original: cst.Call, call: cst.Call) -> cst.Call:
-    """Return a call that makes Trainer's arguments with the loader's settings; other calls as they are.
+    """Return a call that creates Trainer's arguments with the loader's settings; other calls unchanged.
 
-    A program that parses them has no such call: it is told what to type.
+    For a program that parses the arguments instead, the user is told which options to give.
     """
     names = edit.tree.names(original.func)
     if names & _PARSERS and ARGUMENTS & {name for arg in original.args for name in _named(edit, arg.value)}:
@@ -65,7 +65,7 @@ def _set(edit: Edit, key: str, original: cst.Call, call: cst.Call) -> cst.Call:
 
 
 def _parsed(edit: Edit, key: str, parser: cst.Call) -> None:
-    """Set a value that HfArgumentParser reads: in the file that the command names, or say what to type."""
+    """Set a value that HfArgumentParser reads in the file that the command names, or tell the user what to type."""
     name, value = f"dataloader_{key}", edit.settings[key]
     option = f"give the program --{name} {value}"
     files = _files(edit) if key in _KEYS else []
@@ -83,7 +83,7 @@ def _parsed(edit: Edit, key: str, parser: cst.Call) -> None:
 
 
 def _files(edit: Edit) -> list[tuple[SourceFile, Section]]:
-    """Return the configuration files that the command names, as the sections that hold all."""
+    """Return the top-level sections of the configuration files that the command names."""
     words = set(edit.program.command)
     named = [one for one in edit.program.configs if words & {str(one.source.path), f"./{one.source.path}"}]
     return [(one.source, section) for one in named for section in one.content[1] if not section.keys]

@@ -1,1 +1,1 @@
-"""What a patch knows of a program: files, syntax trees, declarations of names, and where values come from."""
+"""Analyzes the source of a program: files, syntax trees, declarations of names, and origins of values."""

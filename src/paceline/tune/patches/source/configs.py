@@ -1,7 +1,8 @@
-"""Configuration files of a program, in YAML or JSON: which there are, which value has which key, and how one changes.
+"""Configuration files of a program, in YAML or JSON: finding them, their values by key, and changing them.
 
-Of Hydra, the files are those that the list ``defaults`` and the command select; the values of a group have its name
-before their keys. A change replaces the text of one value, or adds a line to a section; all else stays as it is.
+For Hydra, the files are those that the ``defaults`` list and the command select; the keys of a group's values
+start with the group's name. A change replaces the text of one value, or adds a line to a section; the rest of
+the file stays.
 """
 
 from __future__ import annotations
@@ -30,19 +31,19 @@ class Scalar:
 
     keys: tuple[str, ...]  # such as ("data", "num_workers")
     text: str
-    start: int  # in the text of the file
+    start: int  # index in the text of the file
     end: int
     line: int  # from 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Section:
-    """One mapping in a configuration file, and how a key is added to it."""
+    """One mapping in a configuration file, and how to add a key to it."""
 
     keys: tuple[str, ...]
-    names: frozenset[str]  # of what is in it
-    at: int  # where in the text a new key goes
-    form: str  # of what goes there, with {key} and {value}
+    names: frozenset[str]  # names of its keys
+    at: int  # index in the text where a new key is inserted
+    form: str  # template of the inserted text, with {key} and {value}
     line: int
 
 
@@ -51,12 +52,12 @@ class ConfigFile:
     """A configuration file of the program."""
 
     source: SourceFile
-    group: tuple[str, ...] = ()  # Hydra's, put before all keys
-    is_chosen: bool = False  # whether the command names it, not the source
+    group: tuple[str, ...] = ()  # Hydra's group, which precedes all keys
+    is_chosen: bool = False  # whether the command, not the source, names the file
 
     @cached_property
     def content(self) -> tuple[Sequence[Scalar], Sequence[Section]]:
-        """The values and the sections; nothing of a file that cannot be read as YAML."""
+        """The values and the sections of the file; empty if it cannot be read as YAML."""
         root = _composed(self.source.text)
         found = list(_walk(root, self.group, self.source.text)) if root is not None else []
         return [x for x in found if isinstance(x, Scalar)], [x for x in found if isinstance(x, Section)]
@@ -64,7 +65,7 @@ class ConfigFile:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigChange:
-    """A part of a text and what takes its place."""
+    """A range of a text and its replacement."""
 
     start: int
     end: int
@@ -75,9 +76,9 @@ def configs_of(sources: Sequence[SourceFile], command: Sequence[str], cwd: Path)
     """Read the configuration files that a program names.
 
     Args:
-        sources: Its Python files.
-        command: What starts it.
-        cwd: Where it runs.
+        sources: The Python files of the program.
+        command: The command that starts it.
+        cwd: The folder in which it runs.
     """
     found: dict[Path, ConfigFile] = {}
     for one in [*_of_hydra(sources, command, cwd), *_named(sources, command, cwd)]:
@@ -87,7 +88,7 @@ def configs_of(sources: Sequence[SourceFile], command: Sequence[str], cwd: Path)
 
 
 def with_changes(source: SourceFile, changes: Iterable[ConfigChange]) -> SourceFile:
-    """Return a file with some parts of it replaced."""
+    """Return a file with parts of its text replaced."""
     text = source.text
     for one in sorted({(c.start, c.end, c.text) for c in changes}, reverse=True):
         text = text[: one[0]] + one[2] + text[one[1] :]
@@ -95,7 +96,7 @@ def with_changes(source: SourceFile, changes: Iterable[ConfigChange]) -> SourceF
 
 
 def in_yaml(value: object) -> str:
-    """Return a value as YAML and JSON write it."""
+    """Return a value as text for YAML and JSON."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -113,7 +114,7 @@ def _named(sources: Sequence[SourceFile], command: Sequence[str], cwd: Path) -> 
 
 
 def _of_hydra(sources: Sequence[SourceFile], command: Sequence[str], cwd: Path) -> Iterator[ConfigFile]:
-    """Yield the files that Hydra puts together for the program."""
+    """Yield the files from which Hydra composes the program's configuration."""
     for source in sources:
         for given in _HYDRA.findall(source.text):
             said = dict(re.findall(r"(config_path|config_name)\s*=\s*[\"']([^\"']+)[\"']", given))
@@ -147,7 +148,7 @@ def _defaults(text: str) -> list[tuple[str, str]]:
 
 
 def _chosen(command: Sequence[str], name: str) -> str | None:
-    """Return what a command line sets an option or a group of Hydra's to."""
+    """Return the value that a command line gives an option or a Hydra group; None if it gives none."""
     for place, word in enumerate(command):
         if word.startswith((f"{name}=", f"+{name}=")):
             return word.partition("=")[2]
@@ -157,7 +158,7 @@ def _chosen(command: Sequence[str], name: str) -> str | None:
 
 
 def _read(path: Path, cwd: Path) -> SourceFile | None:
-    """Read a file of the user's; None if there is none such, or it is large."""
+    """Return a file in the working directory; None if it does not exist, is too large or is not text."""
     try:
         inside = path.resolve().is_relative_to(cwd.resolve())
         if not inside or not path.is_file() or path.stat().st_size > _LARGEST:
@@ -169,7 +170,7 @@ def _read(path: Path, cwd: Path) -> SourceFile | None:
 
 
 def _composed(text: str) -> Any:
-    """Return the tree of a YAML or JSON text; None if PyYAML is missing or cannot read it."""
+    """Return the tree of a YAML or JSON text; None if PyYAML is missing or the text is not valid."""
     if find_spec("yaml") is None:
         return None
     yaml = import_module("yaml")

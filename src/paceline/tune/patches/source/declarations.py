@@ -1,4 +1,4 @@
-"""Where a program declares a name: variables, attributes, options, dictionaries, and configuration files."""
+"""Finds where a program declares a name: variables, attributes, options, dictionaries, configuration files."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _MAKES = ("dict", "Namespace", "argparse.Namespace", "SimpleNamespace", "EasyDic
 
 @dataclass(frozen=True, kw_only=True)
 class ValueOrigin:
-    """One place that says what a value is."""
+    """One place that determines a value."""
 
     where: str  # such as train.py:12
-    what: str  # as a user calls it, such as --workers; nothing of a plain constant
+    what: str  # name for users, such as --workers; empty for a plain constant
     text: str  # the value as source text
-    node: cst.CSTNode | None = None  # that can be replaced; None: it cannot
+    node: cst.CSTNode | None = None  # node that can be replaced; None if there is none
     config: tuple[SourceFile, Scalar] | None = None
-    flags: tuple[str, ...] = ()  # of an option: its names on a command line
+    flags: tuple[str, ...] = ()  # for an option: its names on a command line
 
     @property
     def is_declared(self) -> bool:
-        """Whether users set the value: an option, a field, a key; else it is a plain constant."""
+        """Whether users can set the value, as an option, a field or a key; False for a plain constant."""
         return bool(self.what)
 
     @property
@@ -50,13 +50,13 @@ class ValueOrigin:
 
 
 def is_literal(value: cst.BaseExpression) -> bool:
-    """Say whether an expression is a number, a string, or one of the constants of the language."""
+    """Return whether an expression is a number, a string, True, False or None."""
     named = isinstance(value, cst.Name) and value.value in _CONSTANTS
     return named or isinstance(value, cst.Integer | cst.SimpleString)
 
 
 def contained(value: cst.BaseExpression) -> cst.BaseExpression:
-    """Return the default in ``field(default=4)`` and ``Option(4)``; any other expression as it is."""
+    """Return the default in ``field(default=4)`` and ``Option(4)``; other expressions unchanged."""
     if isinstance(value, cst.Call) and code_of(value.func) in _CONTAINERS:
         found = argument(value, "default", ("default",))
         return found.value if found is not None else value
@@ -64,7 +64,7 @@ def contained(value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def declarations(program: ProgramFiles, key: str, keys: tuple[str, ...] = ()) -> list[ValueOrigin]:
-    """Return the places that declare a name, of the kind that wins over the others.
+    """Return the declarations of a name, of the first kind found: files, options, fields, then other assignments.
 
     Args:
         program: The program.
@@ -78,13 +78,13 @@ def declarations(program: ProgramFiles, key: str, keys: tuple[str, ...] = ()) ->
 
 
 def sections(program: ProgramFiles, keys: tuple[str, ...]) -> list[tuple[SourceFile, Section]]:
-    """Return the sections of configuration files to which a path of keys leads."""
+    """Return the sections of configuration files whose path ends in these keys."""
     found = [(config.source, section) for config in program.configs for section in config.content[1]]
     return [(source, one) for source, one in found if keys and one.keys[-len(keys) :] == keys]
 
 
 def _in_configs(program: ProgramFiles, key: str, keys: tuple[str, ...]) -> list[ValueOrigin]:
-    """Return the values with a key whose path is most like the one that is read, of files that the command names."""
+    """Return the configuration values of a key whose path matches best, preferring files that the command names."""
     found = [
         ((_equal_at_end(scalar.keys[:-1], keys), config.is_chosen), _of_scalar(config.source, scalar))
         for config in program.configs
@@ -101,7 +101,7 @@ def _of_scalar(source: SourceFile, scalar: Scalar) -> ValueOrigin:
 
 
 def _equal_at_end(one: tuple[str, ...], other: tuple[str, ...]) -> int:
-    """Return how many names at the end two paths share."""
+    """Return the number of equal names at the end of two paths."""
     count = 0
     while count < min(len(one), len(other)) and one[-1 - count] == other[-1 - count]:
         count += 1
@@ -149,17 +149,17 @@ def _origin(one: Located, value: cst.BaseExpression | None, what: str) -> ValueO
 
 @dataclass(frozen=True, kw_only=True)
 class DictEntries:
-    """What a dictionary contains, as far as the source says."""
+    """The entries of a dictionary, as far as the source shows them."""
 
     values: Mapping[str, cst.BaseExpression]
-    unpacked: Sequence[cst.BaseExpression] = ()  # other mappings that it takes in
-    perhaps: Sequence[cst.BaseExpression] = ()  # mappings that may be put into it later, or stand for it
+    unpacked: Sequence[cst.BaseExpression] = ()  # other mappings that are unpacked into it
+    perhaps: Sequence[cst.BaseExpression] = ()  # mappings that may be added later, or be used instead
     perhaps_values: Mapping[str, cst.BaseExpression] = field(default_factory=dict)
     is_complete: bool = True
 
 
 def assignments(tree: Tree, scope: cst.CSTNode) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
-    """Yield the targets and values of the assignments in a function, a class or a module, without those inside it."""
+    """Yield targets and values of the assignments in a function, class or module, without nested scopes."""
     for node in tree.within(scope, cst.Assign):
         for one in node.targets if _is_own(tree, node, scope) else ():
             yield from _pairs(one.target, node.value)
@@ -169,19 +169,19 @@ def assignments(tree: Tree, scope: cst.CSTNode) -> Iterator[tuple[cst.BaseExpres
 
 
 def assigned(tree: Tree, name: str, scope: cst.CSTNode) -> list[cst.BaseExpression]:
-    """Return what is assigned to a name in a function, a class or a module."""
+    """Return the values assigned to a name in a function, a class or a module."""
     return [value for target, value in assignments(tree, scope) if code_of(target) == name]
 
 
 def assigned_to_self(tree: Tree, owner: cst.ClassDef, name: str) -> list[cst.BaseExpression]:
-    """Return what the methods of a class assign to ``self.name``, and what the class itself assigns to the name."""
+    """Return the values that methods assign to ``self.name``, or else those in the body of the class."""
     methods = [one for one in owner.body.body if isinstance(one, cst.FunctionDef)]
     found = [value for one in methods for target, value in assignments(tree, one) if code_of(target) == f"self.{name}"]
     return found or assigned(tree, name, owner)
 
 
 def entries(tree: Tree, mapping: cst.BaseExpression) -> DictEntries | None:
-    """Return what a dictionary contains: one that is written out, or a variable of one; None of any other."""
+    """Return the entries of a dictionary, written out or in a variable; None for other expressions."""
     written = _written(mapping)
     if written is not None or not isinstance(mapping, cst.Name | cst.Attribute):
         return written
@@ -211,7 +211,7 @@ def _written(node: cst.BaseExpression) -> DictEntries | None:
 
 
 def _with_later(tree: Tree, name: str, known: DictEntries) -> DictEntries:
-    """Add what may be put into a dictionary after the line that creates it."""
+    """Return the entries with those that may be added after the line that creates the dictionary."""
     later: dict[str, cst.BaseExpression] = {}
     for target, value in _everywhere(tree):
         pair = keyed(target)
@@ -234,7 +234,7 @@ def _everywhere(tree: Tree) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpres
 def _pairs(
     target: cst.BaseExpression, value: cst.BaseExpression
 ) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
-    """Yield the pairs of an assignment, of which there are several in ``a, b = 1, 2``."""
+    """Yield the targets and values of an assignment; ``a, b = 1, 2`` has two."""
     both = isinstance(target, cst.Tuple | cst.List) and isinstance(value, cst.Tuple | cst.List)
     if both and len(target.elements) == len(value.elements):  # type: ignore[attr-defined]
         for one, other in zip(target.elements, value.elements, strict=True):  # type: ignore[attr-defined]

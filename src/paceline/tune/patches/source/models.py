@@ -1,8 +1,8 @@
-"""Where a file has a complete model: behind the last statement that binds it, before training.
+"""Finds where a file has a complete model: after the last statement that binds it, before training.
 
-A model is what an optimizer is given the parameters of: ``optim.AdamW(model.parameters())``, also by way of a list, or
-``make_optimizer(model)`` where the file calls ``model(...)``. Where the file does not bind the name, as in a function
-that takes the model, the place is in front of the statement that makes the optimizer.
+A model is an object whose parameters an optimizer gets: ``optim.AdamW(model.parameters())``, also through a
+list, or ``make_optimizer(model)`` if the file calls ``model(...)``. If the file does not bind the name, as in a
+function with the model as an argument, the place is before the statement that creates the optimizer.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _OPTIMIZER = re.compile(r"opt", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class ModelBinding:
-    """Where statements about a model go."""
+    """The place where statements about a model are inserted."""
 
-    model: str  # as the file names it there
-    anchor: cst.CSTNode  # the statement that they stand beside
-    before: bool  # in front of it
+    model: str  # name of the model at this place
+    anchor: cst.CSTNode  # the statement next to which they are inserted
+    before: bool  # whether they are inserted before the anchor
     beside: frozenset[str]  # the simple statements of the same block, as source text
-    made_by: frozenset[str]  # the whole names of what is called where it is bound
+    made_by: frozenset[str]  # qualified names of the functions called where it is bound
 
 
 def places(tree: Tree) -> list[ModelBinding]:
-    """Return where the models of a file are whole."""
+    """Return the places where the models of a file are complete."""
     found: dict[tuple[str, cst.CSTNode], ModelBinding] = {}
     for statement in tree.within(tree.module, _Line):
         if _makes_optimizer(tree, statement):
@@ -45,12 +45,12 @@ def places(tree: Tree) -> list[ModelBinding]:
 
 
 def _scope(tree: Tree, node: cst.CSTNode) -> cst.CSTNode:
-    """Return the function that a node is in, or the module."""
+    """Return the function around a node, or the module."""
     return next(one for one in tree.above(node) if isinstance(one, cst.FunctionDef | cst.Module))
 
 
 def _blocks(tree: Tree, statement: cst.CSTNode) -> list[tuple[_Suite, cst.CSTNode]]:
-    """Return the blocks that a statement is in, from the inside out, each with its statement that holds it."""
+    """Return the blocks around a statement, innermost first, each with the statement of it that contains it."""
     found, below = [], statement
     for one in tree.above(statement):
         if isinstance(one, _Suite):
@@ -68,7 +68,7 @@ def _makes_optimizer(tree: Tree, statement: _Line) -> bool:
 
 
 def _models_of(tree: Tree, statement: _Line) -> list[str]:
-    """Return the names of the models whose parameters a statement gives to an optimizer."""
+    """Return the names of the models whose parameters a statement passes to an optimizer."""
     scope = _scope(tree, statement)
     used = {node.value for node in tree.within(statement, cst.Name)}
     handed_on = [s for s in _statements(tree, scope) if used.intersection(_bound(s))]
@@ -89,7 +89,7 @@ def _with_parameters(tree: Tree, nodes: Iterable[cst.CSTNode]) -> list[str]:
 
 
 def _root(owner: cst.BaseExpression) -> str:
-    """Return the model that owns parameters: ``model`` of ``model.module.head``, ``self.net`` of ``self.net.head``."""
+    """Return the model that owns parameters: ``model`` for ``model.module.head``, ``self.net`` for ``self.net.x``."""
     parts = code_of(owner).split(".")
     if not all(part.isidentifier() for part in parts):
         return ""
@@ -99,7 +99,7 @@ def _root(owner: cst.BaseExpression) -> str:
 
 
 def _statements(tree: Tree, scope: cst.CSTNode) -> list[_Line]:
-    """Return the simple statements of a function, without those of functions in it."""
+    """Return the simple statements of a function, without those of nested functions."""
     return [s for s in tree.within(scope, _Line) if _scope(tree, s) is scope]
 
 
@@ -142,7 +142,7 @@ def _place(tree: Tree, model: str, optimizer: _Line) -> ModelBinding:
 
 
 def _uses(tree: Tree, statement: cst.CSTNode, model: str) -> bool:
-    """Say whether a statement trains a model: a loop, a call of it, or of a function whose name says so."""
+    """Return whether a statement trains a model: a loop, a call of it, or a function named for training."""
     if isinstance(statement, cst.For | cst.While):
         return True
     if isinstance(statement, _Line) and model in _bound(statement):

@@ -1,7 +1,7 @@
-"""Where a value comes from: a constant, an option's default, a dataclass, a dictionary, or a configuration file.
+"""Traces where a value comes from: a constant, an option's default, a dataclass, a dictionary, a configuration file.
 
-A value is followed through variables, parameters and their callers, attributes of ``self``, and arguments that are
-unpacked. What cannot be followed is found by its name.
+A value is followed through variables, parameters and their callers, attributes of ``self``, and unpacked
+arguments. If it cannot be followed, its declarations are found by name.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CASTS = ("int", "bool", "float")
 
 @dataclass(frozen=True)
 class Alias:
-    """A name that a value goes by on its way."""
+    """A name under which a value is passed on."""
 
     name: str
     tree: Tree | None = None  # None: an attribute or a key, in all files
@@ -54,30 +54,30 @@ class Alias:
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """What is known of where a value comes from."""
+    """The known origins of a value."""
 
     origins: tuple[ValueOrigin, ...] = ()
-    is_exact: bool = False  # whether the value is that of its origin, not computed from it
+    is_exact: bool = False  # whether the value equals that of its origin instead of being computed from it
     aliases: frozenset[Alias] = frozenset()
     lacking: tuple[
         tuple[SourceFile, Section], ...
-    ] = ()  # sections of configuration files that are read, without the key
-    is_absent: bool = False  # whether it is known that nothing gives the value
-    is_unknown: bool = False  # whether the sources do not say where the value comes from
+    ] = ()  # sections of configuration files that are read but lack the key
+    is_absent: bool = False  # whether it is certain that the value is not given
+    is_unknown: bool = False  # whether the sources do not show where the value comes from
 
     @property
     def is_declared(self) -> bool:
-        """Whether some origin is one that users set."""
+        """Whether users can set at least one of the origins."""
         return any(one.is_declared for one in self.origins)
 
     def by_way_of(self, *aliases: Alias) -> Trace:
-        """Return the trace with more names of the value."""
+        """Return the trace with additional names of the value."""
         return replace(self, aliases=self.aliases.union(aliases))
 
 
 @dataclass
 class Tracer:
-    """Follows values of one program."""
+    """Traces values of one program."""
 
     program: ProgramFiles
     _open: list[cst.CSTNode] = field(default_factory=list)
@@ -86,8 +86,8 @@ class Tracer:
         """Return where a value comes from.
 
         Args:
-            tree: Of the file.
-            value: An expression in it.
+            tree: The syntax tree of the file.
+            value: An expression in the file.
         """
         if len(self._open) > _DEPTH or self._is_open(value):
             return Trace()
@@ -112,7 +112,7 @@ class Tracer:
         return self._of_parts(tree, value)
 
     def _is_open(self, value: cst.CSTNode) -> bool:
-        """Say whether a value is being followed, and what it comes from leads back to it."""
+        """Return whether a value is already being traced, so that its origins lead back to it."""
         return any(value is one for one in self._open)
 
     def _literal(self, tree: Tree, value: cst.CSTNode) -> ValueOrigin:
@@ -120,7 +120,7 @@ class Tracer:
         return ValueOrigin(where=Located(source, tree, value).where, what="", text=code_of(value), node=value)
 
     def _of_parts(self, tree: Tree, value: cst.BaseExpression) -> Trace:
-        """Return the origins of what a value is computed from, as far as users set them."""
+        """Return the origins of the parts of a computed value, as far as users can set them."""
         kinds = cst.Name, cst.Attribute, cst.Subscript, cst.Call
         inner = [one for kind in kinds for one in tree.within(value, kind) if one is not value]
         return _computed(self.trace(tree, one) for one in inner if not _is_part(tree, one))
@@ -147,7 +147,7 @@ class Tracer:
         return (traces[0] if len(traces) == 1 else _computed(traces)).by_way_of(Alias(name, tree, scope))
 
     def _imported(self, tree: Tree, name: cst.BaseExpression) -> Trace:
-        """Follow a name of another file of the program."""
+        """Trace a name that is defined in another file of the program."""
         for whole in tree.names(name):
             module, _, last = whole.rpartition(".")
             for source in self.program.sources if module else ():
@@ -209,7 +209,7 @@ class Tracer:
         return Trace(origins=found, is_exact=True, is_unknown=not found)
 
     def _of_self(self, tree: Tree, owner: cst.ClassDef, before: Sequence[str], key: str) -> Trace:
-        """Follow ``self.key``, ``self.hparams.key`` and ``self.config.section.key``."""
+        """Trace ``self.key``, ``self.hparams.key`` and ``self.config.section.key``."""
         init = method(owner, "__init__")
         if list(before) == ["hparams"] and init is not None and key in [p.name.value for p in parameters(init)]:
             return self.of_parameter(tree, init, key)
@@ -224,7 +224,7 @@ class Tracer:
         return self._declared(key, tuple(before[1:]))
 
     def in_mapping(self, tree: Tree, mapping: cst.BaseExpression, key: str) -> Trace:
-        """Return where the value of a key of a mapping comes from, such as of ``**settings``."""
+        """Return where the value of a mapping's key comes from, such as of ``**settings``."""
         known = entries(tree, mapping)
         if known is not None:
             return self._in_entries(tree, known, key)
@@ -242,7 +242,7 @@ class Tracer:
         return replace(_joined([*([first] if first else []), *later]), is_exact=False, is_absent=False, lacking=())
 
     def _in_unknown(self, tree: Tree, mapping: cst.BaseExpression, key: str) -> Trace:
-        """Look for a key of a mapping that the sources do not write out."""
+        """Trace a key of a mapping that the sources do not write out."""
         if code_of(mapping) in _ENVIRONMENT:
             return Trace(origins=(ValueOrigin(where="the environment", what=key, text=""),), is_exact=True)
         own = self._variadic(tree, mapping)
@@ -258,13 +258,13 @@ class Tracer:
         return Trace(origins=tuple(declarations(self.program, key, keys)), is_exact=True)
 
     def _variadic(self, tree: Tree, mapping: cst.BaseExpression) -> cst.FunctionDef | None:
-        """Return the function whose ``**kwargs`` a name is."""
+        """Return the function whose ``**kwargs`` the mapping is; None for other mappings."""
         function = function_around(tree, mapping)
         given = function.params.star_kwarg if function is not None else None
         return function if given is not None and code_of(mapping) == given.name.value else None
 
     def _keys(self, tree: Tree, mapping: cst.BaseExpression) -> tuple[str, ...]:
-        """Return the path of keys by which a mapping is read: ``("data", "loader")`` of ``cfg["data"].loader``."""
+        """Return the keys by which a mapping is read: ``("data", "loader")`` for ``cfg["data"].loader``."""
         pair = keyed(mapping)
         if pair is not None:
             return (*self._keys(tree, pair[0]), pair[1])
@@ -281,7 +281,7 @@ class Tracer:
 
 
 def _is_part(tree: Tree, node: cst.CSTNode) -> bool:
-    """Say whether a name is a part of a longer one, what is called, a keyword, or of an installed package."""
+    """Return whether a name is part of a longer one, a called function, a keyword, or of an installed package."""
     above = next(tree.above(node))
     is_called = isinstance(above, cst.Call) and above.func is node
     is_keyword = isinstance(above, cst.Arg) and above.keyword is node
@@ -293,13 +293,13 @@ def _is_builtin(node: cst.CSTNode) -> bool:
 
 
 def _is_heir(call: Located, name: str) -> bool:
-    """Say whether a call is ``super().__init__(...)`` in a class that is made from another."""
+    """Return whether a call is ``super().__init__(...)`` in a subclass of the named class."""
     owner = class_around(call.tree, call.node)
     return owner is not None and name in [last_name(base.value) for base in owner.bases]
 
 
 def _computed(traces: Iterable[Trace]) -> Trace:
-    """Return the trace of a value that is computed from others."""
+    """Return the trace of a value that is computed from other values."""
     found = list(traces)
     origins = tuple(dict.fromkeys(o for one in found for o in one.origins if o.is_declared))
     return Trace(origins=origins, is_unknown=any(one.is_unknown for one in found))

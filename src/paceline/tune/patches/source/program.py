@@ -1,4 +1,4 @@
-"""The files of one program, and where its functions, classes, options and attributes are declared in them."""
+"""The files of one program, with the declarations of its functions, classes, options and attributes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Function = cst.FunctionDef
 
 @dataclass(frozen=True, eq=False)
 class Located:
-    """A node of a file."""
+    """A syntax node with its file."""
 
     source: SourceFile
     tree: Tree
@@ -31,7 +31,7 @@ class Located:
 
     @property
     def where(self) -> str:
-        """Where it is, such as ``train.py:12``."""
+        """The position of the node as text, such as ``train.py:12``."""
         return f"{self.source.path}:{self.tree.line(self.node)}"
 
 
@@ -39,7 +39,7 @@ class ProgramFiles:
     """The sources of a program, and the command that starts it.
 
     Attributes:
-        values: Expressions of the sources that become others, as source text.
+        values: New source text by expression, for expressions that are replaced.
         changes: Changes to configuration files, by path.
     """
 
@@ -60,12 +60,12 @@ class ProgramFiles:
         return self._trees[source.path]
 
     def has_values(self, source: SourceFile) -> bool:
-        """Say whether some expressions of a source become others."""
+        """Return whether some expressions of a source are replaced."""
         tree = self._trees.get(source.path)
         return tree is not None and any(tree.has(node) for node in self.values)
 
     def each(self, kind: type[cst.CSTNode]) -> Iterator[Located]:
-        """Yield the nodes of a kind in all sources."""
+        """Yield the nodes of a kind in the script and in all sources that may declare loaders or options."""
         for source in self.sources:
             if not (source.is_script or _MAY_DECLARE.search(source.text)):
                 continue
@@ -99,7 +99,7 @@ class ProgramFiles:
 
     @cached_property
     def loader_classes(self) -> frozenset[str]:
-        """The names of the program's own classes of loaders."""
+        """The names of the program's own loader classes."""
         found: set[str] = set()
         bases = {
             name: {n for base in one.node.bases for n in one.tree.names(base.value)}  # type: ignore[attr-defined]
@@ -111,12 +111,12 @@ class ProgramFiles:
         return frozenset(found)
 
     def is_loader(self, tree: Tree, call: cst.Call) -> bool:
-        """Say whether a call makes a loader: of torch's class, of one of the program's own, or of a part of it."""
+        """Return whether a call creates a loader: of torch's class, of one of the program's, or partially."""
         made = self.makes(tree, call.func) or self._is_choice(tree, call.func)
         return made or self.is_partial(tree, call) or self.in_subclass(tree, call)
 
     def _is_choice(self, tree: Tree, function: cst.BaseExpression) -> bool:
-        """Say whether a name stands for one of two classes of loaders: ``kind = DataLoader if plain else Mine``."""
+        """Return whether a name stands for one of two loader classes: ``kind = DataLoader if plain else Mine``."""
         if not isinstance(function, cst.Name):
             return False
         scope = function_around(tree, function) or tree.module
@@ -129,15 +129,15 @@ class ProgramFiles:
         return len(values) == 1 and bool(branches) and all(self.makes(tree, one) for one in branches)
 
     def makes(self, tree: Tree, function: cst.BaseExpression) -> bool:
-        """Say whether an expression names a class of loaders."""
+        """Return whether an expression names a loader class."""
         return _is_among(tree.names(function), self.loader_classes)
 
     def is_partial(self, tree: Tree, call: cst.Call) -> bool:
-        """Say whether a call is ``functools.partial(DataLoader, ...)``."""
+        """Return whether a call is ``functools.partial(DataLoader, ...)``."""
         return "functools.partial" in tree.names(call.func) and bool(call.args) and self.makes(tree, call.args[0].value)
 
     def in_subclass(self, tree: Tree, call: cst.Call) -> bool:
-        """Say whether a call is ``super().__init__(...)`` in the program's own class of loaders."""
+        """Return whether a call is ``super().__init__(...)`` in the program's own loader class."""
         function = call.func
         if not isinstance(function, cst.Attribute) or function.attr.value not in _INITS:
             return False
@@ -145,18 +145,18 @@ class ProgramFiles:
         if owner is None or owner.name.value not in self.loader_classes:
             return False
         if any(self.has_init(tree, base.value) for base in owner.bases):
-            return False  # the arguments are those of the program's own base
+            return False  # the program's own base class takes the arguments
         return code_of(function.value).startswith("super(")
 
     def hands_on(self, tree: Tree, function: cst.BaseExpression) -> bool:
-        """Say whether a class of the program calls ``super().__init__(...)``."""
+        """Return whether a class of the program calls ``super().__init__(...)`` of its loader class."""
         names = {name.rpartition(".")[2] for name in tree.names(function)}
         inner = [(c.tree, c.node) for c in self.calls.get("__init__", ()) if isinstance(c.node, cst.Call)]
         owners = [class_around(tree, call) for tree, call in inner if self.in_subclass(tree, call)]
         return any(one is not None and one.name.value in names for one in owners)
 
     def has_init(self, tree: Tree, function: cst.BaseExpression) -> bool:
-        """Say whether an expression names a class of the program that defines ``__init__``."""
+        """Return whether an expression names a class of the program that defines ``__init__``."""
         names = {name.rpartition(".")[2] for name in tree.names(function)}
         return any(method(one.node, "__init__") for name in names for one in self.classes.get(name, ()))
 
@@ -166,30 +166,30 @@ def _is_among(names: set[str], own: Sequence[str] | set[str] | frozenset[str]) -
 
 
 def last_name(function: cst.BaseExpression) -> str:
-    """Return the last name of an expression such as ``torch.utils.data.DataLoader``; nothing of any other."""
+    """Return the last name of an expression such as ``torch.utils.data.DataLoader``; "" for other expressions."""
     if isinstance(function, cst.Attribute):
         return function.attr.value
     return function.value if isinstance(function, cst.Name) else ""
 
 
 def class_around(tree: Tree, node: cst.CSTNode) -> cst.ClassDef | None:
-    """Return the class that a node is in."""
+    """Return the innermost class around a node; None without one."""
     return next((one for one in tree.above(node) if isinstance(one, cst.ClassDef)), None)
 
 
 def function_around(tree: Tree, node: cst.CSTNode) -> Function | None:
-    """Return the function that a node is in."""
+    """Return the innermost function around a node; None without one."""
     return next((one for one in tree.above(node) if isinstance(one, cst.FunctionDef)), None)
 
 
 def method(owner: cst.CSTNode, name: str) -> Function | None:
-    """Return a method of a class by its name."""
+    """Return a method of a class by name; None if the class does not define it."""
     body = owner.body.body if isinstance(owner, cst.ClassDef) else ()
     return next((one for one in body if isinstance(one, cst.FunctionDef) and one.name.value == name), None)
 
 
 def parameters(function: Function) -> list[cst.Param]:
-    """Return the parameters of a function that have names, without ``self``."""
+    """Return the named parameters of a function, without ``self``."""
     given = function.params
     found = [*given.posonly_params, *given.params]
     if found and found[0].name.value in ("self", "cls"):
@@ -198,19 +198,19 @@ def parameters(function: Function) -> list[cst.Param]:
 
 
 def positions(function: Function) -> list[str]:
-    """Return the names of the parameters that may be given by place."""
+    """Return the names of the parameters that may be passed by position."""
     keyword_only = {one.name.value for one in function.params.kwonly_params}
     return [one.name.value for one in parameters(function) if one.name.value not in keyword_only]
 
 
 def text_of(node: cst.BaseExpression | None) -> str | None:
-    """Return the value of a string; None of any other expression."""
+    """Return the value of a string; None for other expressions."""
     value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
     return value if isinstance(value, str) else None
 
 
 def keyed(node: cst.BaseExpression) -> tuple[cst.BaseExpression, str] | None:
-    """Return the mapping and the key of ``m["key"]``, ``m.get("key", ...)`` and ``getattr(m, "key", ...)``."""
+    """Return mapping and key of ``m["key"]``, ``m.get("key", ...)`` or ``getattr(m, "key", ...)``; otherwise None."""
     if isinstance(node, cst.Subscript) and len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
         key = text_of(node.slice[0].slice.value)
         return (node.value, key) if key is not None else None
@@ -229,13 +229,13 @@ def keyed(node: cst.BaseExpression) -> tuple[cst.BaseExpression, str] | None:
 
 
 def options_of(call: cst.Call) -> list[str]:
-    """Return the names that a call such as ``add_argument`` declares an option with, the long one last."""
+    """Return the names of an option that a call such as ``add_argument`` declares, the long one last."""
     names = [text for arg in call.args if arg.keyword is None and (text := text_of(arg.value)) is not None]
     return sorted((name for name in names if name.startswith("-")), key=lambda name: name.startswith("--"))
 
 
 def destination(call: cst.Call) -> str | None:
-    """Return the attribute or parameter that an option of argparse or click is read by; None of another call."""
+    """Return the attribute under which an option of argparse or click is read; None for other calls."""
     if last_name(call.func) not in ("add_argument", "option", "Option"):
         return None
     flags = options_of(call)

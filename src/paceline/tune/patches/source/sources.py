@@ -1,4 +1,4 @@
-"""The source files of a program: the script that a command starts, and the modules that it imports from its folder."""
+"""Finds the source files of a program: the script that a command starts, and the local modules that it imports."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _MOST = 300  # files
 
 
 def sources_of(command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> list[SourceFile]:
-    """Read the sources of a program, the script first.
+    """Return the sources of a program, the script first.
 
     Args:
-        command: What starts it, such as ``["torchrun", "--nproc-per-node", "4", "train.py"]``.
+        command: The command that starts it, such as ``["torchrun", "--nproc-per-node", "4", "train.py"]``.
         cwd: The folder in which it is started.
         environment: Its environment variables, for ``PYTHONPATH``.
 
     Raises:
-        UsageError: The command names no Python file of the user's, or one that is not Python.
+        UsageError: The command names no Python file of the user's, or one that is not valid Python.
     """
     script, roots = _script(command, cwd, environment)
     found: dict[Path, SourceFile] = {}
@@ -64,14 +64,14 @@ def _script(command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -
 
 
 def _file(path: Path) -> Path | None:
-    """Return the Python file that a word of a command names, itself or by its folder."""
+    """Return the Python file for a word of a command: the file itself, or ``__main__.py`` of a folder; else None."""
     path = path / "__main__.py" if path.is_dir() else path
     found = path.suffix in (".py", ".pyw") and path.is_file() and not _installed(path)
     return path.resolve() if found else None
 
 
 def _module(parts: Sequence[str], roots: Sequence[Path]) -> Path | None:
-    """Return the file that runs as a module, ``__main__`` where it is a package."""
+    """Return the file that runs as a module, which is ``__main__.py`` for a package; None without one."""
     path = _find(parts, roots)
     return path if path is None or path.name != "__init__.py" else _file(path.parent)
 
@@ -85,7 +85,7 @@ def _find(parts: Sequence[str], roots: Sequence[Path]) -> Path | None:
 
 
 def _installed(path: Path) -> bool:
-    """Say whether a file is of an environment or of Python itself, and not of the user's."""
+    """Return whether a file belongs to an environment or to Python itself, and not to the user."""
     path = path.resolve()
     if set(path.parts).intersection(_INSTALLED) or path.is_relative_to(sysconfig.get_path("stdlib")):
         return True
@@ -93,7 +93,7 @@ def _installed(path: Path) -> bool:
 
 
 def _read(path: Path, cwd: Path, *, is_script: bool) -> SourceFile | None:
-    """Read a file; None where it is no Python that can be read, and is not the script."""
+    """Return a source file; None if it is not readable Python. Raises UsageError in this case for the script."""
     try:
         content = path.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
@@ -107,7 +107,7 @@ def _read(path: Path, cwd: Path, *, is_script: bool) -> SourceFile | None:
 
 
 def _imported(tree: ast.Module, path: Path, roots: Sequence[Path]) -> Iterator[Path]:
-    """Yield the files of the user's that a file imports."""
+    """Yield the user's files that a file imports."""
     for node in ast.walk(tree):
         for parts, folders in _names(node, path, roots):
             for length in range(1, len(parts) + 1):
@@ -117,7 +117,7 @@ def _imported(tree: ast.Module, path: Path, roots: Sequence[Path]) -> Iterator[P
 
 
 def _names(node: ast.AST, path: Path, roots: Sequence[Path]) -> Iterator[tuple[list[str], Sequence[Path]]]:
-    """Yield the dotted names that a statement imports, each with the folders in which they are looked for."""
+    """Yield the dotted names that a statement imports, each with the folders to search."""
     if isinstance(node, ast.Import):
         yield from ((alias.name.split("."), roots) for alias in node.names)
     elif isinstance(node, ast.ImportFrom):

@@ -28,31 +28,31 @@ class Tree:
         return self._wrapper.module
 
     def has(self, node: cst.CSTNode) -> bool:
-        """Say whether a node is in the file."""
+        """Return whether a node is in the file."""
         return node in self._nodes.spans
 
     def within(self, node: cst.CSTNode, kind: type[Kind]) -> list[Kind]:
-        """Return the nodes of a kind in a node, itself among them, in the order of the file."""
+        """Return the nodes of a kind inside a node, including itself, in the order of the file."""
         first, end = self._nodes.spans[node]
         return [one for one in self._nodes.order[first:end] if isinstance(one, kind)]
 
     def above(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
-        """Yield what a node is in, from the inside out."""
+        """Yield the ancestors of a node, innermost first."""
         while (parent := self._nodes.parents.get(node)) is not None:
             node = parent
             yield node
 
     def functions_around(self, node: cst.CSTNode) -> list[str]:
-        """Return the names of the functions that a node is in, from the inside out."""
+        """Return the names of the functions around a node, innermost first."""
         return [one.name.value for one in self.above(node) if isinstance(one, cst.FunctionDef)]
 
     def names(self, node: cst.CSTNode) -> set[str]:
-        """Return what a name may stand for, as imported: ``DL`` is ``torch.utils.data.DataLoader``."""
+        """Return the qualified names that a name may stand for: ``torch.utils.data.DataLoader`` for ``DL``."""
         scope = self._scopes.get(node)
         return {one.name for one in scope.get_qualified_names_for(node)} if isinstance(scope, Scope) else set()
 
     def is_imported(self, node: cst.CSTNode) -> bool:
-        """Say whether a name begins with one that the file imports."""
+        """Return whether a name begins with one that the file imports."""
         scope = self._scopes.get(node)
         found = scope.get_qualified_names_for(node) if isinstance(scope, Scope) else ()
         return any(one.source is QualifiedNameSource.IMPORT for one in found)
@@ -67,7 +67,7 @@ class Tree:
 
 
 class _Nodes(cst.CSTVisitor):
-    """Lists all nodes in order, each with what it is in and how far it goes."""
+    """Lists all nodes in order, each with its parent and its range in the list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class _Nodes(cst.CSTVisitor):
         self._open: list[cst.CSTNode] = []
 
     def on_visit(self, node: cst.CSTNode) -> bool:
-        """Begin a node."""
+        """Record the start of a node."""
         self.parents[node] = self._open[-1] if self._open else None
         self.spans[node] = (len(self.order), 0)
         self.order.append(node)
@@ -85,7 +85,7 @@ class _Nodes(cst.CSTVisitor):
         return True
 
     def on_leave(self, original_node: cst.CSTNode) -> None:
-        """End a node."""
+        """Record the end of a node."""
         self._open.pop()
         self.spans[original_node] = (self.spans[original_node][0], len(self.order))
 
@@ -96,12 +96,12 @@ def code_of(node: cst.CSTNode) -> str:
 
 
 def unpacks(call: cst.Call) -> bool:
-    """Say whether some arguments are only known when the program runs: ``f(*args)``, ``f(**kwargs)``."""
+    """Return whether a call has arguments that are known only at run time: ``f(*args)``, ``f(**kwargs)``."""
     return any(arg.star for arg in call.args)
 
 
 def argument(call: cst.Call, name: str, order: Sequence[str] = ()) -> cst.Arg | None:
-    """Return an argument by its keyword, or by its place in the order of parameters."""
+    """Return an argument by its keyword, or by its position in the order of parameters; None if not given."""
     for place, arg in enumerate(call.args):
         by_place = order[place] if place < len(order) else None
         if (arg.keyword.value if arg.keyword is not None else by_place) == name:
@@ -110,13 +110,13 @@ def argument(call: cst.Call, name: str, order: Sequence[str] = ()) -> cst.Arg | 
 
 
 def value_of(call: cst.Call, name: str, order: Sequence[str] = ()) -> str | None:
-    """Return what is given for a parameter, as source text; None where nothing is."""
+    """Return the value given for a parameter as source text; None if it is not given."""
     found = argument(call, name, order)
     return None if found is None else code_of(found.value)
 
 
 def with_argument(call: cst.Call, name: str, value: str, order: Sequence[str] = ()) -> cst.Call:
-    """Return the call with a parameter set: where it is given already, or at the end by keyword."""
+    """Return the call with a parameter set: changed if it is given, otherwise added as a keyword."""
     found = argument(call, name, order)
     if found is None:
         arg = cst.Arg(cst.parse_expression(value), cst.Name(name), equal=cst.AssignEqual(_NO_SPACE, _NO_SPACE))
@@ -129,7 +129,7 @@ def with_argument(call: cst.Call, name: str, value: str, order: Sequence[str] = 
 
 
 def with_entry(call: cst.Call, name: str, value: str) -> cst.Call:
-    """Return the call with an entry put over those of the first mapping that it unpacks."""
+    """Return the call with an entry that overrides those of the first mapping that it unpacks."""
     place = next(i for i, arg in enumerate(call.args) if arg.star == "**")
     arg = call.args[place]
     text = code_of(arg.value)
@@ -140,7 +140,7 @@ def with_entry(call: cst.Call, name: str, value: str) -> cst.Call:
 
 
 def without(call: cst.Call, names: Iterable[str]) -> cst.Call:
-    """Return the call without some keywords."""
+    """Return the call without some keyword arguments."""
     for name in names:
         found = argument(call, name)
         if found is not None:
@@ -163,7 +163,7 @@ def _appended(call: cst.Call, arg: cst.Arg) -> list[cst.Arg]:
 
 
 def _between(call: cst.Call) -> _Space:
-    """Return the space that stands between two arguments of this call."""
+    """Return the whitespace between two arguments of a call."""
     if len(call.args) > 1:
         comma = call.args[-2].comma
         return _plain(comma.whitespace_after) if isinstance(comma, cst.Comma) else cst.SimpleWhitespace(" ")
@@ -172,7 +172,7 @@ def _between(call: cst.Call) -> _Space:
 
 
 def _plain(space: _Space) -> _Space:
-    """Return a space without the comments in it."""
+    """Return whitespace without its comments."""
     if not isinstance(space, cst.ParenthesizedWhitespace):
         return space
     first = cst.TrailingWhitespace(newline=space.first_line.newline)
@@ -180,7 +180,7 @@ def _plain(space: _Space) -> _Space:
 
 
 def _commented(space: _Space, source: _Space) -> _Space:
-    """Return a space with the comment of another one; what is not broken over lines is, where there is a comment."""
+    """Return whitespace with the comment of another whitespace, broken over lines if there is a comment."""
     if not isinstance(source, cst.ParenthesizedWhitespace) or source.first_line.comment is None:
         return space
     if isinstance(space, cst.ParenthesizedWhitespace):

@@ -1,7 +1,7 @@
-"""Whether a value is used only for loaders, so that it may be changed where it comes from.
+"""Checks whether a value is used only for loaders, so that it may be changed at its origin.
 
-A value may be passed on, printed, and computed with in the arguments of loaders. A value that also sets the number of
-threads, or decides a branch, is used for something else.
+A value may be passed on, printed, and used in computations inside the arguments of loaders. A value that also
+sets the number of threads, or decides a branch, is used for something else.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _COMPUTES = cst.BinaryOperation | cst.Comparison | cst.BooleanOperation | cst.Un
 
 
 def only_in_loaders(program: ProgramFiles, aliases: Iterable[Alias], depth: int = 0) -> bool:
-    """Say whether a value is passed on and used in loaders only.
+    """Return whether a value is only passed on and used in loaders.
 
     Args:
         program: The program.
-        aliases: The names that the value goes by.
-        depth: How often it was assigned to another variable on the way here.
+        aliases: The names of the value.
+        depth: Number of variables through which it was already followed.
     """
     if depth > _DEPTH:
         return False
@@ -54,7 +54,7 @@ def _uses(program: ProgramFiles, alias: Alias) -> Iterator[tuple[Tree, cst.CSTNo
 
 
 def _reads(node: cst.CSTNode, key: str) -> bool:
-    """Say whether a node reads an attribute or a key of this name."""
+    """Return whether a node reads an attribute or a key of this name."""
     if isinstance(node, cst.Attribute):
         return node.attr.value == key
     pair = keyed(node) if isinstance(node, cst.Subscript | cst.Call) else None
@@ -66,7 +66,7 @@ def _is_target(tree: Tree, node: cst.CSTNode) -> bool:
 
 
 def _is_read(tree: Tree, name: cst.Name) -> bool:
-    """Say whether a name is read: not a keyword, a parameter, an attribute's own name, or what is assigned to."""
+    """Return whether a name is read: not a keyword, a parameter, the name of an attribute, or an assigned name."""
     parent = next(tree.above(name), None)
     if isinstance(parent, cst.Arg):
         return parent.keyword is not name
@@ -78,7 +78,7 @@ def _is_read(tree: Tree, name: cst.Name) -> bool:
 
 
 def _is_harmless(program: ProgramFiles, tree: Tree, node: cst.CSTNode, depth: int) -> bool:
-    """Say whether one use of a value is in a loader, passes it on, or prints it."""
+    """Return whether one use of a value is in a loader, passes the value on, or prints it."""
     computed = False
     for one in tree.above(node):
         if isinstance(one, cst.Call) and _makes_loader(program, tree, one):
@@ -96,7 +96,7 @@ def _is_harmless(program: ProgramFiles, tree: Tree, node: cst.CSTNode, depth: in
 
 
 def _takes(program: ProgramFiles, call: cst.Call) -> bool:
-    """Say whether a call passes a value on to the program's own code, or prints it."""
+    """Return whether a call passes a value to the program's own code, or prints it."""
     name = last_name(call.func)
     return name in program.functions or name in program.classes or name in (*_PRINTS, *_CONTAINERS)
 
@@ -108,7 +108,7 @@ def _makes_loader(program: ProgramFiles, tree: Tree, call: cst.Call) -> bool:
 def _is_passed_on(
     program: ProgramFiles, tree: Tree, assign: cst.Assign | cst.AnnAssign, computed: bool, depth: int
 ) -> bool:
-    """Say whether what a value is assigned to is used in loaders only."""
+    """Return whether the variable that a value is assigned to is used in loaders only."""
     targets = [one.target for one in assign.targets] if isinstance(assign, cst.Assign) else [assign.target]
     if len(targets) != 1:
         return False
