@@ -1,7 +1,7 @@
-"""How are ranks arranged? A layout gives each axis its size: ``dp=2,shard=4,tp=2,pp=2``.
+"""The layout of the ranks: a size for each parallel axis, such as ``dp=2,shard=4,tp=2,pp=2``.
 
-Ranks are numbered with the last axis fastest, so that the ranks of one tensor-parallel group are neighbours and sit
-on one machine: rank = (((pp * DP + dp) * SHARD + shard) * CP + cp) * TP + tp.
+Ranks are numbered with the last axis fastest, so that the ranks of one tensor-parallel group are neighbours and
+are on one machine: rank = (((pp * DP + dp) * SHARD + shard) * CP + cp) * TP + tp.
 
     dp     replicas; gradients are averaged
     shard  parameters, gradients and optimizer state are split, gathered for each block (FSDP2)
@@ -19,7 +19,7 @@ from math import prod
 from paceline.core.errors import UsageError, did_you_mean
 
 AXES = ("pp", "dp", "shard", "cp", "tp")  # slowest first
-_MOST = 3  # axes larger than 1 at a time
+_MOST = 3  # largest number of axes above 1 in one layout
 _REFUSED = {
     frozenset({"cp", "pp"}): "a pipeline stage passes whole sequences on",
     frozenset({"cp", "tp"}): "attention heads and the sequence would both be split",
@@ -28,7 +28,7 @@ _REFUSED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Sizes of all axes; 1 where there is nothing to split."""
+    """The number of ranks on each axis; 1 for an axis that is not used."""
 
     dp: int = 1
     shard: int = 1
@@ -38,22 +38,22 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """How many processes it takes."""
+        """The number of processes: the product of all sizes."""
         return prod(self.sizes)
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Sizes in the order of `AXES`."""
+        """The sizes in the order of `AXES`."""
         return tuple(getattr(self, axis) for axis in AXES)
 
     @property
     def in_use(self) -> tuple[str, ...]:
-        """Axes larger than 1, slowest first."""
+        """The axes larger than 1, slowest first."""
         return tuple(axis for axis in AXES if getattr(self, axis) > 1)
 
     @property
     def samples(self) -> int:
-        """Into how many parts the samples of a batch are split."""
+        """The number of parts into which the samples of a batch are split."""
         return self.dp * self.shard
 
     def __str__(self) -> str:
@@ -61,10 +61,11 @@ class Layout:
 
 
 def parse(text: str) -> Layout:
-    """Read a layout such as ``dp=2,tp=4``; an empty one is one process.
+    """Return the layout for a text such as ``dp=2,tp=4``; an empty text is one process.
 
     Raises:
-        UsageError: An axis is unknown, given twice, no whole number from 1 on, or does not go with another.
+        UsageError: An axis is unknown, given twice or not a whole number of 1 or more, or two axes cannot be
+            combined.
     """
     sizes: dict[str, int] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -78,10 +79,10 @@ def parse(text: str) -> Layout:
 
 
 def check_ranks(layout: Layout, ranks: int) -> None:
-    """See that there are as many processes as the layout takes.
+    """Check that the number of processes is that of the layout.
 
     Raises:
-        UsageError: There are more or fewer.
+        UsageError: There are more or fewer processes.
     """
     if layout.ranks == ranks:
         return
@@ -94,7 +95,7 @@ def check_ranks(layout: Layout, ranks: int) -> None:
 
 
 def _part(part: str, text: str) -> tuple[str, int]:
-    """Read one axis and its size."""
+    """Return the axis and the size in a part such as ``dp=2``."""
     found = re.fullmatch(r"(\w+)\s*=\s*(\d+)", part)
     if found is None:
         raise UsageError(f"layout {text!r}: {part!r} is not an axis with a size; write dp=2 or dp=2,tp=4")
@@ -109,7 +110,7 @@ def _part(part: str, text: str) -> tuple[str, int]:
 
 
 def _check_together(layout: Layout) -> None:
-    """See that axes go with each other."""
+    """Raise a UsageError if too many axes are used, or two that cannot be combined."""
     used = set(layout.in_use)
     if len(used) > _MOST:
         raise UsageError(

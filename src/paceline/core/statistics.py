@@ -86,7 +86,7 @@ def median_interval(values: Floats, level_z: float = 1.96) -> Interval | None:
 
 
 def half_width(values: Floats) -> float:
-    """Return half the width of the 95% interval of the mean of at least two independent values (Student's t)."""
+    """Return t s / sqrt(n), half the width of the 95% interval of the mean of n independent values (n at least 2)."""
     return t_975(len(values) - 1) * float(values.std(ddof=1)) / math.sqrt(len(values))
 
 

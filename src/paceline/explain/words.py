@@ -99,7 +99,8 @@ def cpu_demand(demand: float, cores: float, loader: LoaderBreakdown | None) -> E
 def safety_of_workers(loader: LoaderBreakdown | None, workers: int) -> Safety:
     """Return the safety class of changing the number of workers.
 
-    The class is semantic if several workers would have to share a stream.
+    The class is ``semantic`` if several workers would read the same IterableDataset, because the samples would
+    change. Otherwise it is the class of `safety_of_worker_draws`.
     """
     if loader is not None and is_stream(loader) and (loader.workers, workers) != (0, 1):
         return "semantic"

@@ -54,7 +54,7 @@ to_open = click.option("--open", "open_page", is_flag=True, help="Open the repor
 
 @contextmanager
 def text_results_on_stderr(ctx: click.Context) -> Iterator[None]:
-    """If an option sends a result to stdout, send all other text of the command to stderr inside the context."""
+    """While the command runs, send all text to stderr if an option sends a result to stdout."""
     outputs = {str(param.name) for param in ctx.command.params if isinstance(param.type, OutputFile)}
     if not any(ctx.params.get(name) == STDOUT for name in outputs):
         yield

@@ -1,1 +1,1 @@
-"""From the record of a run to its breakdown: phases, loader, loss, devices, ranks. The rules read the results."""
+"""The analysis of a run's record: phases, loader, loss, devices and ranks. The rules use its results."""

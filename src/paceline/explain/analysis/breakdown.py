@@ -66,12 +66,15 @@ def profiled_part(rank: Rank) -> float:
 
 
 def sample_counts(rank: Rank, slot: str) -> dict[str, int]:
-    """Return the number of stack samples taken in a slot, by side."""
+    """Return the number of stack samples in a slot of the step, by side: what the sampled line was doing."""
     return {s["side"]: s["count"] for s in rank.summary.get("samples", ()) if s["slot"] == slot}
 
 
 def _side_share(rank: Rank, slot: str, sides: Sequence[str], otherwise: float) -> float:
-    """Return the share of a slot's classified samples on certain sides, or `otherwise` if there are few samples."""
+    """Return the share of a slot's stack samples that are on the given sides, among all samples with a known side.
+
+    If there are too few samples, the result is `otherwise`.
+    """
     counts = sample_counts(rank, slot)
     decided = sum(n for side, n in counts.items() if side != "unknown")
     if decided < _FEW:

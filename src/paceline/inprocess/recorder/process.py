@@ -13,7 +13,10 @@ _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def thread_times_s(thread_id: int) -> tuple[float, float] | None:
-    """Return the seconds that a thread spent on a CPU, and ready without a CPU (``schedstat``)."""
+    """Return how many seconds a thread has run on a CPU, and how many it was ready to run but waited for one.
+
+    Both are read from ``schedstat``; None if the kernel does not report them.
+    """
     text = _read(f"/proc/self/task/{thread_id}/schedstat")
     if not text:
         return None

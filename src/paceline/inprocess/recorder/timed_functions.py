@@ -1,4 +1,4 @@
-"""Time plain functions as phases: collectives, saving and copies to the device. One table lists them."""
+"""Records calls of plain functions as phases: collectives, saving, copies to the device. One table lists them."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def missing(part: str) -> list[str]:
 
 
 def _is_there(name: str) -> bool:
-    """Return whether a dotted name exists, starting from its longest importable module."""
+    """Return whether a dotted name such as ``torch.optim.Optimizer.step`` exists in the installed torch."""
     parts = name.split(".")
     for count in range(len(parts), 0, -1):
         try:

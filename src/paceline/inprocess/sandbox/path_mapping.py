@@ -154,7 +154,7 @@ class Overlay:
 
 
 class Entry:
-    """An entry of a folder with the path that the program knows, independent of its real place."""
+    """An entry of a folder that shows the path that the program used, wherever the file really is."""
 
     def __init__(self, folder: Any, entry: os.DirEntry[str]) -> None:
         self.name = entry.name

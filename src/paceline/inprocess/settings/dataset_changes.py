@@ -36,12 +36,12 @@ class _Followed:
 
     @property
     def within_epochs(self) -> bool:
-        """Whether a change within an epoch is seen at another time than without the recipe."""
+        """Whether the recipe alters when the loader sees a change that the program makes within an epoch."""
         return self.before != self.now and not {self.before, self.now}.isdisjoint(("live", "ahead"))
 
     @property
     def across_epochs(self) -> bool:
-        """Whether the recipe changes if a change between epochs is seen."""
+        """Whether the recipe alters whether the loader sees a change that the program makes between epochs."""
         return self.before != self.now and "once" in (self.before, self.now)
 
 

@@ -126,7 +126,7 @@ class Ahead:
 
 
 def patch(torch: Any) -> None:
-    """Make loaders copy ahead the tensors that the program moves."""
+    """Make each loader copy the next batch to the device in advance: those tensors that the program moves itself."""
     if not has_gpu(torch):
         confirmation.refused(_KEY, "there is no CUDA device to copy batches to")
         return

@@ -26,7 +26,11 @@ _live: list[_Scaling] = []
 
 
 def patch(torch: Any) -> Callable[[Any], None]:
-    """Prepare loss scaling. Return a function that starts the scaling when called with a model that trains in fp16."""
+    """Install the hooks for loss scaling, which do nothing yet.
+
+    Returns:
+        A function that starts the scaling; it is called with a model that trains in fp16.
+    """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     scaling = _Scaling(torch)

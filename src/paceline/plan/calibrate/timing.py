@@ -24,7 +24,7 @@ class WorkTiming:
     """Seconds per repetition: median and quartiles.
 
     Attributes:
-        count: Repetitions that counted.
+        count: Number of repetitions that the result is computed from.
         disturbed: Share of repetitions in which another process took a core.
     """
 

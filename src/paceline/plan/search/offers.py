@@ -34,7 +34,7 @@ class MachineOffer:
     spread: float  # relative error that hours and price of four of five predictions stay below
 
     def ends(self, value: float) -> tuple[float, float]:
-        """Return the lower and upper bound around a number of hours or dollars, from the spread."""
+        """Return the 80% interval around a number of hours or dollars: (value / (1 + spread), value * (1 + spread))."""
         return value / (1 + self.spread), value * (1 + self.spread)
 
 

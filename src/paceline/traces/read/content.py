@@ -56,7 +56,10 @@ def read_content(path: Path) -> Content:
 
 
 def _unpacked(path: Path, packed: bytes) -> Content:
-    """Return decompressed content of one or several gzip members, each in one call while nothing is damaged."""
+    """Return the decompressed content of a gzip file with one or several members.
+
+    Each member is decompressed in one call; a damaged file is decompressed piece by piece.
+    """
     parts, rest = [], packed
     try:
         while rest[:2] == _GZIP:

@@ -224,7 +224,13 @@ def _run_pairs(baseline: BlockRunner, candidate: BlockRunner, limits: RoundLimit
 
 
 def steps_per_block(faster_s: float, slower_s: float, block_s: float) -> int:
-    """Return the number of steps in a block, given the seconds of a step of the faster and of the slower side."""
+    """Return the number of steps in a block, so that it takes about `block_s` seconds on the faster side.
+
+    Args:
+        faster_s: Seconds of a step on the faster side.
+        slower_s: Seconds of a step on the slower side, which limits the length of the block.
+        block_s: The wanted duration of a block in seconds.
+    """
     wanted, most = math.ceil(block_s / max(faster_s, 1e-6)), math.floor(MOST_BLOCK_S / max(slower_s, 1e-6))
     least = min(LEAST_STEPS, math.ceil(LONG_S / max(faster_s, 1e-6)))
     return max(least, min(wanted, most))

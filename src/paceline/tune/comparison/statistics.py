@@ -139,7 +139,10 @@ def _of_totals(rounds: Sequence[Sequence[Values]], reach: float) -> tuple[float,
 
 
 def _reach_by_prior(rounds: Sequence[Sequence[Values]], alpha: float, prior: NoisePrior) -> float:
-    """Return half the width, as a log, of the interval with a noise prior; infinity if the prior does not fit."""
+    """Return half the width of the confidence interval of the log speed-up, computed with the noise prior.
+
+    The result is infinity if the measured noise is too large for the prior.
+    """
     logs = [np.log(np.divide(*np.asarray(each, dtype=float).T)) for each in rounds]
     n, squares = sum(map(len, logs)), float(sum(np.sum((each - each.mean()) ** 2) for each in logs))
     free = n - len(logs)
@@ -220,7 +223,9 @@ def count_outliers(values: Sequence[Values]) -> int:
 
 
 def half_width(n: int, alpha: float = ALPHA, g: float = _G, known: float = 0.0) -> float:
-    """Return half the width of the interval in standard deviations of one pair; infinity if n is too small.
+    """Return half the width of the confidence interval, in standard deviations of one pair.
+
+    The result is infinity if there are too few pairs for a bounded interval.
 
     Args:
         n: Number of pairs.

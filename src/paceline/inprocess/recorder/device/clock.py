@@ -63,7 +63,10 @@ class Timed(tuple[Any, ...]):
 
 
 class Stamper:
-    """Appends program events for the training thread; in some windows of steps, with device events, at a small cost."""
+    """Appends program events in the training thread, and records device events in some windows of steps.
+
+    Windows are spaced so that the cost stays small.
+    """
 
     def __init__(self, source: EventSource, append: Callable[[Moment], None]) -> None:
         self._source = source
@@ -222,11 +225,14 @@ class DeviceClock:
             self._lags[name].append(behind)
 
     def lags_s(self) -> dict[str, float]:
-        """Return the lag of the device behind the host at the end of each phase, in seconds (medians)."""
+        """Return by how many seconds the device ends each phase later than the host, as the median for each phase.
+
+        Device times are known only up to a constant, so the smallest delay seen is subtracted.
+        """
         least = self._least_lag or 0
         return {name: (median(lags) - least) / 1e9 for name, lags in self._lags.items() if lags}
 
     @property
     def lag_count(self) -> int:
-        """The number of recorded lags of the phase that has most."""
+        """Return the number of measured delays of the phase with most measurements."""
         return max(len(lags) for lags in self._lags.values())

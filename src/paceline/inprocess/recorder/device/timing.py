@@ -73,7 +73,7 @@ class Timing:
         self._held.release(time.monotonic(), everything=True)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the number of timed steps, the cost of the events, and the lag of the device."""
+        """Return the number of timed steps, the cost of the events, and how far the device is behind the host."""
         return {
             "timed_steps": self._clock.timed_steps,
             "events": self._stamper.recorded,

@@ -41,7 +41,10 @@ class _ThreadClock:
         self._cpu = thread_time_ns()
 
     def taken(self) -> tuple[int, int | None]:
-        """Return the ns since creation on a CPU, and ready without a CPU (None if unknown)."""
+        """Return the nanoseconds since creation that the thread ran on a CPU, and those that it waited for one.
+
+        The second number is None if the kernel does not report it.
+        """
         cpu = thread_time_ns() - self._cpu
         times = thread_times_s(get_native_id()) if self._runnable is not None else None
         return cpu, None if times is None or self._runnable is None else round((times[1] - self._runnable) * 1e9)
@@ -143,7 +146,7 @@ def patch(torch: Any, in_worker: Any) -> None:
 
 
 def _preparing(get_worker_info: Any, in_worker: Any) -> Callable[[Any], Meter]:
-    """Return a function that returns a fetcher's meter."""
+    """Return a function that wraps a fetcher's collate function with a timer, once, and returns the fetcher's meter."""
 
     def meter_of() -> Meter:
         info = get_worker_info()

@@ -62,7 +62,10 @@ class Part:
         self.loss: Any = None
 
     def add(self, other: Part) -> None:
-        """Append a part after an optimizer step. A second optimizer, as in a GAN, uses the same samples."""
+        """Append the times and counts of a part that follows an optimizer step.
+
+        Its samples are not added: a second optimizer, as in a GAN, uses the same samples.
+        """
         samples = self.forward_samples if self.micro_steps else other.forward_samples
         synced, most = self.synced, max(self.most_synced, other.synced_passes)
         self.extend(other)

@@ -83,7 +83,10 @@ class Pending:
 
     @property
     def is_sure_evaluation(self) -> bool:
-        """Whether a new fetch decides the phase: after an evaluation, or after forwards without a batch."""
+        """Whether the pending work is certainly an evaluation if a batch is fetched now.
+
+        This is so after forward passes that evaluate, and after forward passes without a batch from a loader.
+        """
         return bool(self.forwards) and (self.evaluating or not self.fetches)
 
     @property
@@ -98,7 +101,14 @@ class Pending:
         return MID if self.is_rollout else FORWARD
 
     def idle(self, passed: int) -> bool:
-        """Add idle time if something is pending; return whether it was added."""
+        """Add time in which no phase was open to the pending work.
+
+        Args:
+            passed: The time in nanoseconds.
+
+        Returns:
+            Whether the time was added; False if no fetch or forward pass is pending.
+        """
         if self.forwards:
             self.after += passed
         elif self.fetches:

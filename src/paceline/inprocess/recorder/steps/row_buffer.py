@@ -39,7 +39,7 @@ class _Held:
 
 
 class HeldRows:
-    """A queue of rows. Each row waits for the device's row with the same number."""
+    """A queue of step rows that wait until the device's times of the same step are known."""
 
     def __init__(self, write: Callable[[Written], None]) -> None:
         self._write = write

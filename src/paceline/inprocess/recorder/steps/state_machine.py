@@ -292,7 +292,7 @@ class Automaton(TimeBooking):
         self._open.append(OPTIMIZER if self._stage == OTHER else STEPPING)
 
     def _leave_optimizer(self, optimizer: int) -> None:
-        """Close an optimizer's phase if it is open, with all phases inside it."""
+        """End the phase of an optimizer's step, with all phases that began inside it; no effect if it is not open."""
         for place, (stepper, depth) in enumerate(self._steppers):
             if stepper == optimizer:
                 del self._steppers[place:], self._open[depth:]
