@@ -26,7 +26,7 @@ class Passes:
         context: Callable[[], AbstractContextManager[Any]],
         scale: Any = None,
     ) -> None:
-        """Start without micro-steps.
+        """Store the arguments and set the counters to zero.
 
         Args:
             arranged: The model on this rank.

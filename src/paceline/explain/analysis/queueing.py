@@ -121,7 +121,10 @@ class QueueSimulation:
         ]
 
     def _best(self, queues: Iterable[Queue]) -> Queue | None:
-        """Return the smallest queue that is nearly the best, also if compute becomes faster when it need not wait."""
+        """Return the smallest queue whose step time is nearly the best.
+
+        It must be nearly the best also if compute runs faster when it does not wait for data.
+        """
         steps = {queue: self._step_s(queue, self.loader_model.compute_s / self.loader_model.warmer) for queue in queues}
         near = [queue for queue, step_s in steps.items() if step_s <= _NEAR * min(steps.values())]
         return min(near, key=lambda queue: (queue.batches, queue), default=None)

@@ -8,8 +8,8 @@ bandwidth. No operator is faster than its kernels can be launched.
 Messages follow Hockney's latency and bandwidth on the slowest link of the group. Ranks are numbered with `tp`
 fastest, then `cp`, replicas, `pp`. A group of `size` ranks, `stride` apart, has `domain / stride` members in
 one domain of fast links; traffic between domains uses only the adapters of these members, because every other
-rank of the domain sends for its own group at the same time. Of messages that can overlap with compute, a fitted
-share is exposed, and all that takes longer than the compute.
+rank of the domain sends for its own group at the same time. A message that overlaps with compute adds a fitted
+share of its time to the step, and all of the time by which it is longer than the compute.
 
 A pipeline of p stages with m micro-batches in v chunks takes m periods of its slowest stage, plus (p - 1) / v
 to fill and drain; the best plans are simulated instead (`pipeline`).

@@ -185,7 +185,12 @@ _CLOSE = 0.05
 
 @dataclass(frozen=True, kw_only=True)
 class ChoiceErrors:
-    """The regret over all sweeps with two rows or more, as fractions of the best time; None without sweeps."""
+    """The regret of choosing by prediction, over all sweeps with two rows or more.
+
+    The regret is how much slower the chosen row is than the fastest one, as a
+    fraction of the fastest time. `within_5_percent` is the share of sweeps with a
+    regret of at most 5 %. The values are None without such sweeps.
+    """
 
     sweeps: int
     within_5_percent: float | None

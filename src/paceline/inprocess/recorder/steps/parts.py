@@ -64,7 +64,8 @@ class Part:
     def add(self, other: Part) -> None:
         """Append the times and counts of a part that follows an optimizer step.
 
-        Its samples are not added: a second optimizer, as in a GAN, uses the same samples.
+        Samples of the later part count only if there were none before: a second optimizer, as in a GAN, uses
+        the same samples.
         """
         samples = self.forward_samples if self.micro_steps else other.forward_samples
         synced, most = self.synced, max(self.most_synced, other.synced_passes)
