@@ -63,7 +63,7 @@ _BESIDE_THE_BUDGET = ("RUN003", "HOST003")
 
 
 def ordered(findings: Sequence[Finding], shares: Mapping[str, float] | None = None) -> list[Finding]:
-    """Return the findings, the verdict first, with gains that share the time of one step.
+    """Return the findings, the verdict first. Together the gains of all findings save each part of a step only once.
 
     Args:
         findings: The findings of the rules.
@@ -152,7 +152,11 @@ def _take(left: dict[str, float], phases: Sequence[str], saved: float) -> None:
 
 
 def _within_share_left(finding: Finding, left_share: float, taker: str | None) -> Finding:
-    """Bound the gain of a finding and of its remedies by the share of step time that is left."""
+    """Bound the gain of a finding and of its remedies by the share of step time that is left.
+
+    `taker` is the code of an earlier finding that may save part of the same time, or None; the evidence names
+    it.
+    """
     most = 1 / (1 - left_share)
     if finding.gain is None or finding.gain.high <= most * (1 + 1e-9):
         return finding

@@ -99,7 +99,7 @@ class SideCopy:
         keep_in_children(self)
 
     def suits(self) -> bool:
-        """Return whether the current stream is the one of the allocation, and is not being captured."""
+        """Return whether the current stream is the one that was current when the copy began, without a capture."""
         cuda = self._side.torch.cuda
         return bool(cuda.current_stream(self._side.device) == self.computing) and not cuda.is_current_stream_capturing()
 

@@ -128,11 +128,11 @@ class Stream:
 
 
 class Split:
-    """Separate random numbers for each rank of a tp group between two split matrices.
+    """Give each rank of a tp group its own random numbers between two split matrices.
 
-    There each rank has other heads or hidden units. Elsewhere the ranks of a tp group draw the same numbers. A
-    rank's own numbers follow from the common state, so a recomputed block draws them again. The common state
-    advances if numbers were drawn in between.
+    Between these matrices each rank has other heads or hidden units; everywhere else the ranks of a tp group
+    draw the same numbers. The own numbers of a rank are seeded with the common state, so a recomputed block
+    draws the same ones again. After the second matrix the common state advances, if own numbers were drawn.
     """
 
     def __init__(self, rank: int, device: Any) -> None:

@@ -23,7 +23,7 @@ class LocalPaths:
 
     @property
     def is_complete(self) -> bool:
-        """Whether a complete result exists already, from a command that could not send it."""
+        """Whether an earlier command left a complete result on this machine, because it could not upload the result."""
         from paceline.data.remote.copies import is_complete
 
         return self.url is not None and is_complete(self.paths[-1])

@@ -333,7 +333,10 @@ def device_timed_steps(rows: Rows) -> int:
 
 
 def at_the_device(rows: Rows, slots: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the slots with the device's shares in all rows. The sum of each row does not change.
+    """Return the slots with the shares of phases that the device measured, also in rows that only the host timed.
+
+    The sum of each row does not change. If too few rows were timed on the device, the slots are returned
+    unchanged.
 
     Args:
         rows: The step rows.

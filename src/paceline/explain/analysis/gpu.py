@@ -175,7 +175,10 @@ def _of_gpu(index: int, lines: Sequence[JsonObject]) -> list[JsonObject]:
 
 
 def _use(facts: JsonObject, readings: Sequence[JsonObject], whole: Sequence[JsonObject]) -> GpuUse:
-    """Return the use of a GPU from readings while stepping. Errors are from the whole run: errors often end it."""
+    """Return the use of a GPU, from its readings during training steps.
+
+    Errors are counted over the whole run, because an error often ends it.
+    """
     loaded = [r for r in readings if (r.get("utilization_gpu_percent") or 0) >= LOADED]
     utilization = mean_reading(readings, "utilization_gpu_percent")
     highest = facts.get("sm_clock_max_mhz")

@@ -64,7 +64,7 @@ def make_json(path: str, record: dict[str, Any]) -> bool:
 
 
 def another(name: str) -> str:
-    """Return another name for ``<host>-<pid>``, which two containers may share. It still ends with the process id."""
+    """Return a new name for ``<host>-<pid>``, if another container uses that one: ``<host>.<random>-<pid>``."""
     head, _, pid = name.rpartition("-")
     return f"{head}.{os.urandom(4).hex()}-{pid}"
 

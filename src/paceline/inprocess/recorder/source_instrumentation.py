@@ -90,7 +90,7 @@ def _definition(original: Callable[..., Any], told: Sequence[str]) -> Any:
 
 
 def _fill(pattern: Any, function: ast.FunctionDef, told: Sequence[str]) -> None:
-    """Insert a definition's name, arguments and (twice) its body into the pattern."""
+    """Insert a function's name, arguments and body into the pattern; the pattern contains the body twice."""
     beginning = pattern.body[0].orelse[0].value
     beginning.args = [ast.Name(name, ast.Load()) for name in told]
     for node in ast.walk(pattern):

@@ -87,7 +87,10 @@ class Handed:
         self._arrived.clear()
 
     def taken(self, path: Path, tensor: Any, device: Any, non_blocking: bool) -> Any | None:
-        """Return the copy of a tensor that the program moves, or None if no copy is equal to it."""
+        """Return the copy that was made ahead of a tensor that the program moves, and remove it.
+
+        None if there is no copy, if the tensor changed since, or if device, shape or strides differ.
+        """
         copies, place = self._copies.get(path, (None, 0))
         if copies is None or tensor._version != self._versions[path] or not can_copy(tensor) or not copies.suits():
             return None

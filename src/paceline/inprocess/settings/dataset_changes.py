@@ -130,7 +130,10 @@ def _patch_batches(iterator_class: Any) -> None:
 
 
 def _reads_as_before(loader: Any, one: _Followed) -> bool:
-    """Return whether an epoch reads the dataset as without the recipe, because evaluation is left unchanged."""
+    """Return whether an epoch reads the dataset at the same times as without the recipe.
+
+    Loaders whose settings are undone during evaluation do so.
+    """
     return one.now != "ahead" and not one.lost and reads(loader.num_workers, loader.persistent_workers) == one.before
 
 

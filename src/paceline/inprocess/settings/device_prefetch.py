@@ -40,7 +40,11 @@ class LoaderMoves:
         return self._watched >= _WATCHED and bool(self.devices) and not self._is_over
 
     def learn(self, handed: Handed) -> None:
-        """Evaluate the moves of a batch when the program requests the next one."""
+        """Record which tensors of a batch the program moved; called when the program requests the next batch.
+
+        After the first two batches the moves are known. Later batches show whether the program still uses the
+        copies.
+        """
         if self._is_over:
             return
         if self._watched < _WATCHED:

@@ -43,7 +43,7 @@ class Turns:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Hold the lock together with other threads."""
+        """Hold the lock; other threads may hold it in this way at the same time."""
         with self._changed:
             while self._alone:
                 self._changed.wait()
@@ -57,7 +57,7 @@ class Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the lock while no other thread holds it."""
+        """Hold the lock while no other thread holds it in either way."""
         with self._changed:
             while self._alone:
                 self._changed.wait()

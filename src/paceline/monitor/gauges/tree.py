@@ -142,7 +142,7 @@ class ProcessTree:
         )
 
     def _retire(self, before: dict[int, Process], after: dict[int, Process]) -> None:
-        """Keep the time of members that ended if no living member has taken it over."""
+        """Keep the CPU time of members that ended, unless a living member that waited for them contains it."""
         owed: defaultdict[int, int] = defaultdict(int)
         for pid in before.keys() - after.keys():
             owed[_heir(before[pid], before, after)] += before[pid].total_ticks

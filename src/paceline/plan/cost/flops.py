@@ -1,10 +1,10 @@
 """The FLOPs of a step and the utilization (MFU, HFU), by the conventions in use.
 
-Model FLOPs are three forward passes of all matrix products (SC21 eq. 3 without its fourth pass). Frozen weights
-need no gradient: with adapters it is two passes of products, three of attention, and three of low-rank
-adapters. Published figures count full attention, as Megatron and MosaicML do (4·L·s·heads·d per token), or its
-causal half. MFU is relative to the dense peak of the data sheet; HFU adds the recomputation in the backward
-pass.
+Model FLOPs are those of all matrix products, three times: once forward and twice backward (SC21 eq. 3 without
+the recomputation). Frozen weights need no gradient, so with adapters their products count twice; attention and
+the low-rank adapters still count three times. Published figures count full attention, as Megatron and MosaicML
+do (4·L·s·heads·d per token), or its causal half. MFU is relative to the dense peak of the data sheet; HFU also
+counts the recomputation in the backward pass.
 """
 
 from __future__ import annotations

@@ -48,12 +48,12 @@ class PeakMemory:
 
     @property
     def reserved(self) -> Floats:
-        """Return the memory that the allocator holds."""
+        """Return the memory that torch's allocator holds, in bytes."""
         return self.total - self.context
 
     @property
     def total(self) -> Floats:
-        """Return the memory that nvidia-smi shows."""
+        """Return the memory that nvidia-smi shows for the process, in bytes."""
         parts: list[Floats] = [getattr(self, field.name) for field in fields(self)]
         return sum(parts[1:], start=parts[0])
 

@@ -91,8 +91,8 @@ def end_places(c: Columns) -> tuple[PipelineRank, PipelineRank]:
 class RankWeights:
     """Numbers of parameters on one device before sharding, and numbers of ranks that share each kind.
 
-    Experts are spread over `ep` ranks and so have fewer replicas. Parameters are not sharded beyond their
-    replicas.
+    Experts are spread over `ep` ranks, so each has fewer replicas than other parameters. Parameters are sharded
+    over at most as many ranks as they have replicas.
     """
 
     rest: Floats

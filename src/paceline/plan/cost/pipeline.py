@@ -332,7 +332,7 @@ class SimulatedCase:
 
 
 def pipe_of(case: Case) -> Pipe:
-    """Return the pipeline of a case; 1F1B with chunks is interleaved."""
+    """Return the pipeline of a case. The schedule 1F1B with several chunks per stage is the interleaved one."""
     how = case.training
     schedule: Schedule = "interleaved" if how.schedule == "1f1b" and how.chunks > 1 else how.schedule
     return Pipe(schedule, case.layout.pp, how.chunks, how.micro_steps)

@@ -85,7 +85,7 @@ def module_part(record: Mapping[str, Any]) -> ModulePart:
 
 @dataclass(frozen=True, kw_only=True)
 class Width:
-    """The width of a feed-forward."""
+    """The width of a feed-forward network, and whether it has a gate."""
 
     ffn: int
     gated: bool

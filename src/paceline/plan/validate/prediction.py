@@ -148,6 +148,9 @@ def memory_bytes(prepared: Prepared, constants: Constants) -> Floats:
 
 
 def _of_kind(parts: dict[str, float], kind: str) -> float:
-    """Return the peak memory of a convolutional network, in the kind of figure that a source publishes."""
+    """Return the peak memory of a convolutional network, without the parts that a published kind of figure leaves out.
+
+    For example, a figure of allocated memory contains neither fragmentation nor the context.
+    """
     left_out = {"allocated": ("fragmentation", "context"), "reserved": ("context",)}.get(kind, ())
     return sum(value for name, value in parts.items() if name not in left_out)

@@ -359,7 +359,10 @@ def _is_padded(model: Transformer) -> bool:
 
 
 def _step_s(row: Mapping[str, str], case: Case, timed: Case) -> float | None:
-    """Return the measured step time in seconds from any published figure; published rates include padding."""
+    """Return the measured step time in seconds, from a published time or rate; None without one.
+
+    A published rate counts padding as tokens.
+    """
     step = parse_number(row, "iter_time_s")
     if step is not None:
         return step

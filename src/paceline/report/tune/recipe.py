@@ -64,5 +64,5 @@ def source(diff: str | None) -> Markup | None:
 
 
 def _kind(line: str) -> str | None:
-    """Return the class of a line of a unified diff: added, removed or place; None for other lines."""
+    """Return the CSS class of a line of a unified diff: added, removed, or place (a position); None for others."""
     return None if line.startswith(("+++", "---")) else _KINDS.get(line[:1])

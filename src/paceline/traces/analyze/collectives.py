@@ -172,7 +172,10 @@ class MatchedSequences(NamedTuple):
 
 
 def _aligned_by_end(own: Sequence[CollectiveCall], others: Sequence[CollectiveCall]) -> Sequence[CollectiveCall]:
-    """Return as many consecutive collectives as `others` has, with the most constant difference of the ends."""
+    """Return the run of consecutive collectives in `own` that fits `others` best, as many as `others` has.
+
+    The fit is best where the differences between the end times vary least.
+    """
     more = len(own) - len(others)
     if not 0 < more * len(others) <= _TRIED:
         return own[: len(others)]

@@ -32,7 +32,7 @@ NO_ARGS = Args()
 
 
 class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """A complete event; microseconds as doubles."""
+    """A complete event (phase ``X``); its times are microseconds in double precision."""
 
     ts: float
     name: str = ""
@@ -42,7 +42,7 @@ class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
 
 
 class ExactEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """A complete event; microseconds with all decimals."""
+    """A complete event (phase ``X``); its times are microseconds with all decimals."""
 
     ts: Decimal
     name: str = ""

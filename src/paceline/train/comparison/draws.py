@@ -42,7 +42,7 @@ class DrawnApart(Exception):
 
 
 class Exchanged(Exception):
-    """The model or its loss exchanges tensors between ranks itself."""
+    """Raised if the model or its loss exchanges tensors between ranks itself."""
 
 
 @dataclass

@@ -73,7 +73,7 @@ class Batch:
         self._on_one: Any = None
 
     def on_ranks(self) -> Any:
-        """Run the batch through the engine; return the factor for the gradients."""
+        """Run the batch through the engine; return the factor by which its gradients must be multiplied."""
         world = self._setting.world
         weights = gradients.Weights(self._planned, world.device, world.data_group)
         run = Passes(self._arranged, weights, self._planned, self._context)

@@ -123,9 +123,10 @@ def fair_pairs(pairs: Sequence[BlockPair]) -> list[BlockPair]:
 
 
 def queue_factor(blocks: Sequence[StepBlock]) -> float:
-    """Return the factor by which steps are slower if no batch was made before its block; infinity if all batches were.
+    """Return the factor by which steps would be slower if none used batches that were ready before its block.
 
-    The factor is 1 if the queue became longer: then training was slower than the loader.
+    Infinity if all steps used such batches; 1 if the queue grew in the blocks, because training was then slower
+    than the loader.
     """
     steps = sum(block.steps for block in blocks)
     queued = max(0.0, sum(block.from_queue or 0.0 for block in blocks))

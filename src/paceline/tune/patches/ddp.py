@@ -55,7 +55,10 @@ class DdpEdit(Edit):
         return call
 
     def _without_search(self, name: str, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Turn off the search for unused parameters in the call, or where its value comes from."""
+        """Return the call with the search for unused parameters turned off.
+
+        If the argument's value is defined elsewhere in the program, that definition is changed instead.
+        """
         if argument(original, name) is None:
             return call
         found = find_place(self.program, self.tree, original, name, False)

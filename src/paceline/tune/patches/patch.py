@@ -1,4 +1,8 @@
-"""Applies a recipe to sources. All tables edit a file in one pass; a setting without an edit stays in the recipe."""
+"""Write a recipe into a program's sources.
+
+All tables of the recipe are applied in one pass over each file. A setting that cannot be written into the
+sources stays in the recipe.
+"""
 
 from __future__ import annotations
 

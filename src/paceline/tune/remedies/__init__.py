@@ -21,12 +21,12 @@ class TunableRemedy:
     """A remedy that ``tune`` can try: the candidates that it proposes, and its page.
 
     Attributes:
-            id: Id of the remedy in the table of remedies.
-            page: Text of the page, as Markdown sections.
-            candidates: Function that returns the changes to try, given the diagnosis context.
+        id: Id of the remedy in the table of remedies.
+        page: Text of the page, as Markdown sections.
+        candidates: Function that returns the changes to try, given the diagnosis context.
 
     Raises:
-            ValueError: The table has no such id, or `tune` cannot try this remedy.
+        ValueError: The table has no such id, or `tune` cannot try this remedy.
     """
 
     id: str

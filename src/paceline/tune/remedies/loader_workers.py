@@ -119,8 +119,8 @@ def _why(context: DiagnosisContext, loader: LoaderBreakdown) -> str:
 def _predicted(context: DiagnosisContext, loader: LoaderBreakdown, workers: int, crowd: float) -> Gain:
     """Return the predicted gain of a number of workers: for the best number, the gain that the finding states.
 
-    If workers mostly wait, larger numbers get the same prediction: on a busy machine the model proposes too few
-    workers.
+    If workers mostly wait, larger numbers get the same prediction, because on a busy machine the model proposes
+    too few workers. `crowd` is the factor of `_crowd` for fewer workers, otherwise 1.
     """
     supply = context.supply
     stated = context.gain_of("loader.workers")

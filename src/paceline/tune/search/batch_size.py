@@ -155,7 +155,7 @@ def learning_rate_rule(optimizer: str) -> str:
 
 
 def read_windows(folder: Path) -> tuple[list[tuple[float, float]], int]:
-    """Return the windows that the first rank of a trial recorded, and the number of its optimizers."""
+    """Return the windows of `noise_scale` that the first rank of a trial recorded, and the number of its optimizers."""
     for path in sorted((folder / FOLDER).glob("*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
         return [(a, b) for a, b in found["windows"]], found["optimizers"]

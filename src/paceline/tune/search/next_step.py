@@ -196,7 +196,7 @@ def _more_budget(tuned: TuneResult, program: str) -> NextStep | None:
 
 
 def _is_open(trial: Trial, tuned: TuneResult) -> bool:
-    """Return whether the gain of a trial, as measured so far, is worth having."""
+    """Return whether the gain of a trial, as measured so far, is large enough to be kept."""
     gained, worth = _gained(trial, tuned), GOALS[tuned.goal].worth
     return gained is not None and gained.value >= worth
 

@@ -43,7 +43,7 @@ class CudaEvents:
         return not self._capturing and self._initialized()
 
     def use(self, index: int) -> None:
-        """Use the device with this number, on which a loss is, from now on."""
+        """Record events from now on on the device with this number, because a loss lies on it."""
         self.named = True
         if index != self.index:
             self._pool.clear()

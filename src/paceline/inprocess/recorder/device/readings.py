@@ -86,7 +86,7 @@ class CudaDevice:
             return None
 
     def _trained_there(self) -> bool:
-        """Whether a loss or the parameters of an optimizer are on the device; for an allocator without statistics."""
+        """Whether a loss or an optimizer's parameters are on the device; used if the allocator has no statistics."""
         return self.events.named or any(each["device"] == "cuda" for each in list(optimizers.described.values()))
 
     def describe(self) -> dict[str, Any]:
