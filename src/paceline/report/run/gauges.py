@@ -15,7 +15,6 @@ MAX_POINTS = 120  # per line
 MIN_READINGS = 2  # least number of readings for a line
 MAX_LINES = 3  # lines per panel
 MAX_PANELS = 60  # panels per page
-OPEN_PANELS = 12  # hosts beyond this number of panels are folded
 WORDS = {"cpu": "CPU", "ram": "RAM", "gpu": "GPU", "rss": "memory of the process", "io": "I/O"}
 
 
