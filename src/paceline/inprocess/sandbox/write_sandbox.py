@@ -37,6 +37,7 @@ _WRITE_NOTHING = ("python", "ldconfig", "gcc", "cc", "ld", "objdump", "lscpu", "
 _CHANGES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _opened = builtins.open
 _overlay: Overlay | None = None
+_others_wrote: list[bool] = []  # a program other than Python has started, and may have written anywhere
 
 
 def begin(folder: str, since_s: float | None = None) -> None:
@@ -64,23 +65,27 @@ def _later_than(since_s: float) -> Callable[[str], bool]:
     import subprocess
 
     original, system = subprocess.Popen.__init__, os.system
-    sees_all: list[bool] = []
 
     @functools.wraps(original)
     def __init__(self: Any, args: Any, *others: Any, **named: Any) -> None:
         line = args if isinstance(args, str | bytes | os.PathLike) else next(iter(args), "")
         name = os.path.basename(os.fsdecode(line).split(" ")[0])
         if not name.startswith(_WRITE_NOTHING):
-            sees_all.append(True)
+            show_all()
         original(self, args, *others, **named)
 
     @functools.wraps(system)
     def run(command: Any) -> int:
-        sees_all.append(True)
+        show_all()
         return system(command)
 
     subprocess.Popen.__init__, os.system = __init__, run  # type: ignore[method-assign]
-    return lambda path: not sees_all and _is_new(path, born_s, since_s)
+    return lambda path: not _others_wrote and _is_new(path, born_s, since_s)
+
+
+def show_all() -> None:
+    """Show files that another rank has created since the start of the program from now on."""
+    _others_wrote.append(True)
 
 
 def _is_new(path: str, born_s: Callable[[str], float | None], since_s: float) -> bool:

@@ -75,10 +75,10 @@ def _begin(place: Mapping[str, Any]) -> None:
     if os.getppid() == place["launcher"]:
         import random
 
-        from paceline.train.unmodified import listings
+        from paceline.train.unmodified import commands, listings
 
         listings.begin(place)
-
+        commands.begin(place)
         random.seed(place["seed"])
 
 

@@ -22,8 +22,7 @@ from typing import Any
 
 from paceline.train.unmodified.account import TAG_BYTES, Account, tags_of, with_tag
 from paceline.train.unmodified.rows import bounds, sizes
-from paceline.train.unmodified.snapshot import is_own_file
-from paceline.train.unmodified.state import Spread
+from paceline.train.unmodified.state import Spread, is_own_file
 from paceline.train.world import devices_differ
 
 _MOST_BYTES_WITH_TAG = 1 << 20
@@ -34,7 +33,7 @@ _MOST_AT_OTHER_LINES = 12  # samples: ranks that wait at other lines can never m
 _MOST_AT_ONE_LINE = 300  # a large exchange takes its time
 _WAITS_IN = (
     "torch.distributed",
-    *(f"paceline.train.unmodified.{name}" for name in ("exchange", "gradients", "comparison.drift")),
+    *(f"paceline.train.unmodified.{name}" for name in ("commands", "exchange", "gradients", "comparison.drift")),
 )
 _MOST_LINES = 8
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import random
 import sys
-import sysconfig
 import types
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -19,10 +18,10 @@ from math import isnan
 from typing import Any
 
 from paceline.train.unmodified.later import Later
+from paceline.train.unmodified.state import is_own_file
 from paceline.train.unmodified.weights import shards
 
 _MOST_VALUES = 200_000
-_LIBRARIES = (*(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")), sys.prefix)
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _NAMESPACES = ("types.SimpleNamespace", "argparse.Namespace")
 _OF_TORCH = ("training", "_is_full_backward_hook", "_non_persistent_buffers_set", "_is_hf_initialized")
@@ -343,10 +342,3 @@ def is_own(kind: type) -> bool:
         return True
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)
     return file is not None and is_own_file(file)
-
-
-@functools.cache
-def is_own_file(file: str) -> bool:
-    """Return whether a source file is the program's own: of no library, and not of Paceline."""
-    ours = __file__.rpartition("/train/")[0]
-    return not file.startswith((*_LIBRARIES, ours, "<")) and "-packages/" not in file

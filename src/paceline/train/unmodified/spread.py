@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any
 
 from paceline.inprocess import hooks, import_hook
-from paceline.train.unmodified import batch_norm, frameworks, gradients, listings, loaders, models
+from paceline.train.unmodified import batch_norm, commands, frameworks, gradients, listings, loaders, models
 from paceline.train.unmodified.comparison.drift import Drift, Pieces
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.state import Refusal, Spread
@@ -45,6 +45,7 @@ def begin(torch: Any, place: Any) -> None:
     models.patch(spread, exchange)
     frameworks.patch(spread)
     listings.leave_samples(lambda: spread.reading)
+    commands.leave_samples(lambda: spread.reading)
     atexit.register(_at_exit, spread, exchange, drift)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
+import sysconfig
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +14,7 @@ from typing import Any, NoReturn
 
 from paceline.core.layout import Layout, parse
 
+_LIBRARIES = (*(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")), sys.prefix)
 _MOST_WRITTEN = 1 << 16  # places in memory
 
 
@@ -130,3 +133,10 @@ def check_hooks(spread: Spread, weight: Any) -> None:
             "a hook on a weight (register_hook) would get the gradient of one rank only; change gradients between "
             "backward() and the optimizer step, for example with torch.nn.utils.clip_grad_value_"
         )
+
+
+@functools.cache
+def is_own_file(file: str) -> bool:
+    """Return whether a source file is the program's own: of no library, and not of Paceline."""
+    ours = __file__.rpartition("/train/")[0]
+    return not file.startswith((*_LIBRARIES, ours, "<")) and "-packages/" not in file
