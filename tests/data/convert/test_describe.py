@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from paceline.data.convert.describe import mixing_of
-from paceline.data.order.order import Shuffle
+from paceline.data.order.order import Shuffle, shuffle_of
 
 BLOCKS = np.arange(0, 10_000, 100)
 
@@ -30,4 +30,4 @@ def test_wider_windows_mix_better():
 
 
 def test_of_one_sample():
-    assert mixing_of(np.array([0]), 1, Shuffle(seed=0)).blocks == 1
+    assert mixing_of(np.array([0]), 1, shuffle_of(0)).blocks == 1

@@ -14,10 +14,10 @@ def loader(**settings) -> Loader:
     return Loader(Numbers(44), 8, True, seed=5, threads=0, **settings)
 
 
-@pytest.mark.parametrize("lanes", [None, 3])
+@pytest.mark.parametrize("settings", [{}, {"lanes": 3}])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_parts_of_each_step_are_that_step(ranks, lanes):
-    whole, parts = loader(lanes=lanes), [part_of(loader(lanes=lanes), rank, ranks) for rank in range(ranks)]
+def test_parts_of_each_step_are_that_step(ranks, settings):
+    whole, parts = loader(**settings), [part_of(loader(**settings), rank, ranks) for rank in range(ranks)]
     for _ in range(2):  # epochs
         steps = [sorted(int(one) for batch in step for one in batch) for step in zip(*parts, strict=True)]
         assert steps == [sorted(batch.tolist()) for batch in whole]

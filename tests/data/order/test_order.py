@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.data.order.counter_rng import key_of, numbers, permutation
-from paceline.data.order.order import EpochOrder, Shuffle
+from paceline.data.order.order import EpochOrder, Shuffle, shuffle_of
 from paceline.data.order.slices import Slice, after, planned, positions, steps_left
 
 BLOCKS = st.lists(st.integers(0, 9), min_size=1, max_size=12)  # samples of each; some are empty
@@ -68,11 +69,19 @@ def test_a_window_is_read_before_the_next_one():
     assert len({one // 10 for one in first[:10]}) > 1
 
 
-def test_each_rank_reads_blocks_of_its_own_where_lanes_divide():
-    order = order_of([10] * 40, Shuffle(seed=3, window=2, lanes=4))
-    for world in (1, 2, 4):
+@pytest.mark.parametrize("shuffle", [Shuffle(seed=3, window=2, lanes=4), shuffle_of(3), shuffle_of(3, window=1)])
+def test_each_rank_reads_blocks_of_its_own_where_their_number_divides_that_of_lanes(shuffle):
+    order = order_of([10] * 40, shuffle)
+    for world in (world for world in (1, 2, 4, 8) if shuffle.lanes % world == 0):
         own = [{one // 10 for one in order.ids(np.arange(rank, 400, world)).tolist()} for rank in range(world)]
         assert sum(map(len, own)) == 40
+
+
+@pytest.mark.parametrize("window, lanes, mixed", [(32, 8, 32), (32, 1, 32), (16, 4, 16), (1, 8, 8)])
+def test_a_window_is_of_all_lanes_together(window, lanes, mixed):
+    """Of 80 blocks of 10: the first samples of all lanes come from a window of blocks, at least one of each lane."""
+    first = every(order_of([10] * 80, shuffle_of(0, window, lanes)))[: 10 * mixed]
+    assert len({one // 10 for one in first}) == mixed
 
 
 def test_the_order_of_today_is_that_of_tomorrow():

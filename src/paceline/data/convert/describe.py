@@ -13,7 +13,7 @@ from paceline.core import units
 from paceline.data.format.image_modes import EACH
 from paceline.data.format.model import Column
 from paceline.data.format.tokens import TokenContents
-from paceline.data.order.order import EpochOrder, Numbers, Shuffle
+from paceline.data.order.order import EpochOrder, Numbers, Shuffle, shuffle_of
 from paceline.data.reading.sharded import ShardedDataset
 
 _BATCHES = 200  # that are looked at
@@ -49,7 +49,7 @@ def describe_tokens(folder: Path, contents: TokenContents) -> list[str]:
 
 
 def _mixing(dataset: ShardedDataset) -> str:
-    found = mixing_of(dataset.blocks["first"].astype(np.int64), len(dataset), Shuffle(seed=0))
+    found = mixing_of(dataset.blocks["first"].astype(np.int64), len(dataset), shuffle_of(0))
     return (
         f"with shuffle=True, a batch of {found.batch} comes from {found.blocks:.0f} blocks (a perfect shuffle: "
         f"{found.perfect:.0f}); correlation of two epochs {abs(found.epochs_alike):.2f}"

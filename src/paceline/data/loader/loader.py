@@ -35,7 +35,7 @@ from paceline.data.loader.settings import bounds_of, chosen, first_pace, within_
 from paceline.data.loader.spec import processes_for, spec_of
 from paceline.data.loader.to_device import HostDelivery, bytes_of, delivery_to, pinned_array, samples_of
 from paceline.data.loader.tuning import Pace
-from paceline.data.order.order import EpochOrder
+from paceline.data.order.order import EpochOrder, shuffle_of
 from paceline.data.order.position import Position, position_of
 from paceline.data.order.ranks import (
     Share,
@@ -45,7 +45,7 @@ from paceline.data.order.ranks import (
     share_of_host,
     tell_missing_ranks,
 )
-from paceline.data.order.slices import Slice, steps_left
+from paceline.data.order.slices import Slice, check_steps, steps_left
 from paceline.data.reading.blocks import BlockStore, Buffers, steps_ahead
 from paceline.data.reading.crops import Crop
 from paceline.data.reading.sharded import ShardedDataset
@@ -80,21 +80,24 @@ class Loader:
             settings: Those of `Settings`.
 
         Raises:
-            UsageError: There is no data set, or it cannot be used in this way.
+            UsageError: There is no data set, it cannot be used in this way, or an epoch would have no batch.
             EnvironmentFault: A package that decodes is not there.
         """
         self._own = own = chosen(settings)
         self._data = ShardedDataset(data) if isinstance(data, str | os.PathLike) else data
         self.batch_size = whole_number("batch_size", batch_size, 1)
         self._spec = spec_of(self._data, transform, collate_fn, own)
+        # The engine gives a part of these batches to each rank, so the number of ranks counts only where it is given.
+        check_steps(len(self._data), replace(self._slice, rank=0, world=own.world or 1))
+        mixed = shuffle_of(own.seed, own.window, own.lanes)
         self._consumed = 0  # now; beside a position, for that is made anew only where somebody asks
         self._at = Position(
             seed=own.seed,
             epoch=0,
             consumed=0,
             samples=len(self._data),
-            window=own.window,
-            lanes=own.lanes or self._slice.world,
+            window=mixed.window,
+            lanes=mixed.lanes,
             shuffle=shuffle,
             dataset=self._spec.digest,
         )
@@ -146,7 +149,8 @@ class Loader:
     def __iter__(self) -> LoaderIterator:
         """Give the batches of an epoch: of the one that a state was loaded of what is left, else of the next one.
 
-        A loop that is in the middle ends here: there is one at a time.
+        A loop that is in the middle ends here: there is one at a time. If an epoch has no batch, asking for the first one
+        raises a `UsageError` on all ranks.
         """
         if (before := self._open_loop()) is not None:
             before.replace()
@@ -263,7 +267,9 @@ class Loader:
         at = self._now if self._resumed or not self._consumed else self._at.next_epoch()  # the loop before was left
         if self._yielded == 1 and len(self) > 1 and not self._resumed and not self._at.consumed:
             at = self._at  # next(iter(loader)) was a look at the first batch, and uses up no epoch
-        return at if at.consumed else replace(at, lanes=self._own.lanes or self._slice.world)
+        if not at.consumed:
+            check_steps(at.samples, self._slice)
+        return at
 
     def _open(self) -> None:
         if self._processes and not self._spec.is_shared:
@@ -388,7 +394,7 @@ def part_of(loader: Loader, rank: int, ranks: int) -> Loader:
         )
     send, (arguments, _, state) = loader.__reduce__()
     data, batch, *rest = arguments
-    own = {**settings, "rank": rank, "world": ranks, "lanes": settings["lanes"] or 1}
+    own = {**settings, "rank": rank, "world": ranks}
     return send((data, batch // ranks, *rest), own, state)
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from paceline.core.errors import UsageError, whole_number
 from paceline.data.loader.tuning import Bounds, Pace
+from paceline.data.order.order import LANES, WINDOW
 from paceline.data.order.ranks import Share
 from paceline.data.order.slices import Ends
 
@@ -36,7 +37,7 @@ class Settings:
     """
 
     seed: int = 0  # of the order and of crops, the same on all ranks
-    window: int = 32  # blocks whose samples are mixed with each other
+    window: int = WINDOW  # blocks whose samples are mixed with each other
     # Of a last step that is not full: dealt out evenly (fewer samples than ranks are left out), "drop" left out, "pad"
     # filled from the beginning.
     ends: Ends = "even"
@@ -44,7 +45,7 @@ class Settings:
     image_mode: Literal["L", "RGB", "RGBA"] | None = None  # that 8-bit images get; None: what holds all without loss
     rank: int | None = None  # of this process; None: as torch.distributed, or the launcher's environment says
     world: int | None = None  # number of ranks; None: the same
-    lanes: int | None = None  # ranks that the order is made for; any number may take it; None: as many as there are
+    lanes: int = LANES  # parts of the order that take turns; a rank reads its own blocks if the ranks divide them
     batch_transform: Callable[[Any, Any], Any] | None = None  # of a batch and a torch.Generator that is its own
     threads: int | None = None  # that make batches, no more than this process has cores; 0: none
     processes: int | None = None  # in their place, where code of the user's makes samples; None: where it needs them
@@ -71,7 +72,7 @@ def chosen(settings: Mapping[str, Any]) -> Settings:
         raise UsageError(f"a loader has no setting {', '.join(wrong)}{here}; its settings are {', '.join(known)}")
     found = Settings(**settings)
     for name, least in _LEAST.items():
-        if getattr(found, name) is not None:
+        if getattr(found, name) is not None or getattr(Settings, name) is not None:
             whole_number(name, getattr(found, name), least)
     for name, allowed in _OF.items():
         if getattr(found, name) not in allowed:

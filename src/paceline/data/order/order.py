@@ -4,8 +4,8 @@ Samples lie in shards, and shards are cut into blocks of some megabytes that are
 over the whole data set; some of them in a row make a window, and samples are shuffled within it. So what is read
 together is used together, and still comes from everywhere.
 
-The sequence is made of lanes that take turns: position p is in lane p mod L. With as many ranks as lanes, or a divisor,
-each rank reads blocks of its own; with any other number the samples are the same, and only more is read.
+The sequence is made of L lanes that take turns: position p is in lane p mod L. L does not depend on the number of ranks,
+so any number N of them gets the same sequence. A block is read by N / gcd(N, L) ranks: by one rank if N divides L.
 
 Nothing is drawn one after the other: any position can be asked for, so that going on in the middle costs nothing.
 """
@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 from paceline.data.order.counter_rng import key_of, permutation
 
 Numbers = NDArray[np.int64]
+LANES = 8  # divided by the usual numbers of GPUs of a machine
+WINDOW = 32  # blocks
 _OF_BLOCKS, _OF_WINDOWS = 0, 1  # what a permutation is for
 _KEPT_WINDOWS = 64  # whose permutations are kept
 
@@ -30,8 +32,19 @@ class Shuffle:
     """How samples are mixed."""
 
     seed: int
-    window: int = 32  # blocks whose samples are mixed with each other
+    window: int  # blocks of a lane whose samples are mixed with each other
     lanes: int = 1
+
+
+def shuffle_of(seed: int, window: int = WINDOW, lanes: int = LANES) -> Shuffle:
+    """Return how samples are mixed.
+
+    Args:
+        seed: Of the order.
+        window: Blocks of all lanes together whose samples are mixed with each other; at least one of each lane.
+        lanes: Parts of the sequence that take turns.
+    """
+    return Shuffle(seed=seed, window=max(1, window // lanes), lanes=lanes)
 
 
 class EpochOrder:

@@ -17,8 +17,8 @@ class Position:
     epoch: int
     consumed: int  # samples of the epoch, by all ranks together
     samples: int  # of the data set
-    window: int  # blocks whose samples are mixed with each other
-    lanes: int  # ranks for which blocks were dealt out when the order was made
+    window: int  # blocks of a lane whose samples are mixed with each other
+    lanes: int  # parts of the order that take turns
     shuffle: bool
     dataset: str = ""  # digest of the data set; empty where there is none
 

@@ -13,6 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.errors import UsageError
+
 Numbers = NDArray[np.int64]
 Ends = Literal["drop", "pad", "even"]
 
@@ -35,6 +37,34 @@ def steps_left(samples: int, consumed: int, share: Slice) -> int:
         return full
     least = 1 if share.ends == "pad" else share.world  # evenly split, each rank has to get one
     return full + (rest >= least)
+
+
+def check_steps(samples: int, share: Slice) -> None:
+    """Check that an epoch has a step.
+
+    Args:
+        samples: Of the epoch.
+        share: A rank.
+
+    Raises:
+        UsageError: No rank would get a batch.
+    """
+    if steps_left(samples, 0, share):
+        return
+    if not samples:
+        raise UsageError("the data set has no samples, so an epoch has no batch; give a data set with samples")
+    if share.ends == "even":
+        raise UsageError(
+            f"the data set has {samples:,} samples for {share.world:,} ranks, so an epoch has no batch; use at most "
+            f'{samples:,} ranks, or ends="pad", which repeats samples'
+        )
+    most = samples // share.world
+    smaller = f"a batch_size of at most {most:,}" if most else f"at most {samples:,} ranks"
+    raise UsageError(
+        f"a step takes {share.world * share.batch:,} samples (batch_size {share.batch:,} x {share.world:,} ranks), and "
+        f'the data set has {samples:,}, so ends="drop" leaves no batch; use {smaller}, or ends="pad", which repeats '
+        "samples"
+    )
 
 
 def positions(samples: int, consumed: int, share: Slice) -> Numbers:
