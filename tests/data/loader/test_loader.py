@@ -407,13 +407,14 @@ def test_what_samples_draw_depends_on_seed_epoch_and_number_alone():
 
 
 @pytest.mark.parametrize("how, processes", [({"threads": 2}, 2), ({"threads": 0}, 0)])  # threads cannot be used
-def test_the_generators_of_the_training_are_left_alone(how, processes):
+def test_the_generators_of_the_training_are_left_alone(how, processes, caplog):
     torch.manual_seed(1), random.seed(1), np.random.seed(1)
     expected = torch.rand(1).item(), random.random(), np.random.rand()
     torch.manual_seed(1), random.seed(1), np.random.seed(1)
     loader = Loader(Drawing(8), 4, **how)
     list(loader)
     assert loader.report().processes == processes
+    assert ("2 processes make the samples instead of threads" in caplog.text) == bool(processes)
     assert (torch.rand(1).item(), random.random(), np.random.rand()) == expected
 
 

@@ -149,7 +149,7 @@ class Loader:
     def __iter__(self) -> LoaderIterator:
         """Give the batches of an epoch: of the one that a state was loaded of what is left, else of the next one.
 
-        A loop that is in the middle ends here: there is one at a time. If an epoch has no batch, asking for the first one
+        A loop that is in the middle ends here: there is one at a time. If an epoch has no batch, the first `next`
         raises a `UsageError` on all ranks.
         """
         if (before := self._open_loop()) is not None:

@@ -47,7 +47,7 @@ class Settings:
     world: int | None = None  # number of ranks; None: the same
     lanes: int = LANES  # parts of the order that take turns; a rank reads its own blocks if the ranks divide them
     batch_transform: Callable[[Any, Any], Any] | None = None  # of a batch and a torch.Generator that is its own
-    threads: int | None = None  # that make batches, no more than this process has cores; 0: none
+    threads: int | None = None  # that make batches; 0: none. Samples that draw random numbers get processes instead
     processes: int | None = None  # in their place, where code of the user's makes samples; None: where it needs them
     readers: int | None = None  # that read blocks ahead
     prefetch: int | None = None  # batches that may wait, beside those in the making

@@ -20,7 +20,7 @@ from paceline.data.batches.picture_batches import PictureBatches
 from paceline.data.batches.replacements import LostSampleReplacer
 from paceline.data.format.image_modes import is_cropped
 from paceline.data.format.model import KEY, Column
-from paceline.data.loader.processes import manner_of
+from paceline.data.loader.processes import Manner, manner_of
 from paceline.data.loader.settings import Settings
 from paceline.data.order.order import EpochOrder, SelectedOrder, Shuffle
 from paceline.data.order.position import Position
@@ -275,9 +275,9 @@ def _check_crop(spec: LoaderSpec, images: Sequence[Column]) -> None:
 def processes_for(spec: LoaderSpec, own: Settings, cores: int) -> int:
     """Return how many processes make samples, in place of threads: none, unless code of the user's has a part in it.
 
-    A Dataset may open files and keep what it read last, which threads would share; it gets threads where they are
-    asked for. Those, and functions of samples, are tried first: threads suit what lets others run and draws no
-    random numbers.
+    A Dataset may open files and keep what it read last, which threads would share; it gets threads only if `threads=`
+    is set. Functions of samples get threads unless they hold the interpreter. Samples that draw random numbers never
+    get threads, which share the generators with the training: a warning says so if `threads=` is set.
 
     Args:
         spec: The data set, and what to make of it.
@@ -291,11 +291,23 @@ def processes_for(spec: LoaderSpec, own: Settings, cores: int) -> int:
     processes = own.threads or cores
     if not spec.is_sharded and own.threads is None:
         return processes
-    samples = spec.samples()
+    manner = _manner(spec.samples())
+    if not manner.draws:
+        return processes if manner.holds and own.threads is None else 0
+    if own.threads is not None:
+        _log.warning(
+            "threads=%d: %d processes make the samples instead of threads, because the samples draw random numbers (or "
+            "did not come within 30 s, when they were tried): with threads, the numbers would depend on timing, and "
+            "change those of the training. Give processes=%d, or seed a generator of its own for each sample",
+            own.threads, processes, processes,
+        )  # fmt: skip
+    return processes
+
+
+def _manner(samples: Any) -> Manner:
     if own_generators(samples):
-        return processes  # threads would share them
-    ids = np.arange(min(len(samples), _TRIED), dtype=np.int64)
-    return 0 if manner_of(samples.__getitem__, ids).suits_threads else processes
+        return Manner(draws=True, holds=False)
+    return manner_of(samples.__getitem__, np.arange(min(len(samples), _TRIED), dtype=np.int64))
 
 
 def picture_column(dataset: ShardedDataset) -> str | None:

@@ -4,8 +4,8 @@ Samples lie in shards, and shards are cut into blocks of some megabytes that are
 over the whole data set; some of them in a row make a window, and samples are shuffled within it. So what is read
 together is used together, and still comes from everywhere.
 
-The sequence is made of L lanes that take turns: position p is in lane p mod L. L does not depend on the number of ranks,
-so any number N of them gets the same sequence. A block is read by N / gcd(N, L) ranks: by one rank if N divides L.
+The sequence is made of L lanes that take turns: position p is in lane p mod L. L does not depend on the number N of
+ranks, so any number of them gets the same sequence. A block is read by N / gcd(N, L) ranks: by one rank if N divides L.
 
 Nothing is drawn one after the other: any position can be asked for, so that going on in the middle costs nothing.
 """
