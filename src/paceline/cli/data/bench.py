@@ -85,12 +85,13 @@ def command(folder: str, **options: Any) -> int:
     """Measure how fast a data set loads, as in training: shuffled, with random crops of images, in batches.
 
     DATASET is a folder that `paceline data convert` wrote, or the URL of one in object storage. Downloaded data stays
-    in the cache. After each round, decoding alone is measured, because no loader can be faster than decoding.
+    in the cache. After each round, decoding alone is measured, because no loader can be faster than decoding. Images of
+    which no crop can be taken are loaded whole. If samples do not fit into tensors, batches are lists of samples.
     """
     from paceline.data.format.folders import is_url
     from paceline.data.format.tokens import CONTENTS_FILE
     from paceline.data.loader.measure import measure
-    from paceline.data.loader.spec import picture_column
+    from paceline.data.loader.spec import can_crop
     from paceline.data.reading.crops import RandomResizedCrop
     from paceline.data.reading.sharded import ShardedDataset
     from paceline.data.reading.token_dataset import TokenDataset
@@ -98,7 +99,7 @@ def command(folder: str, **options: Any) -> int:
     check_writable(options["json_file"])
     tokens = not is_url(folder) and (Path(folder) / CONTENTS_FILE).exists()
     dataset = TokenDataset(folder, options["length"], dtype=None) if tokens else ShardedDataset(folder)
-    pictures = isinstance(dataset, ShardedDataset) and picture_column(dataset) is not None
+    pictures = isinstance(dataset, ShardedDataset) and can_crop(dataset)
     with Progress("rounds") as progress:
         found = measure(
             dataset,
@@ -126,6 +127,8 @@ def _lines(found: Measured) -> list[str]:
         f"{rate.value:,.0f} samples/s ({rate.low:,.0f} to {rate.high:,.0f}; {rounds})",
         f"{_ms(cpu.value)} of CPU time per sample ({_ms(cpu.low)} to {_ms(cpu.high)})",
     ]
+    if found.lists_because is not None:
+        lines.append(f"batches are lists of samples: {found.lists_because}")
     if limit is not None and found.times_limit is not None:
         times = found.times_limit
         lines.append(

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.batches.batch_context import BatchContext
-from paceline.data.batches.faults import Faults, collated, named
+from paceline.data.batches.faults import Faults, collated, named, tensor_of
 from paceline.data.batches.own_generators import own_generators
 from paceline.data.batches.sample_seeding import at_once, batch_getter, own_draws
 from paceline.data.format.model import KEY, Column
@@ -87,13 +87,11 @@ class SampleBatches:
 
     def _by_column(self, made: list[Any]) -> Any:
         """Put samples together as torch does; JSON, and a column that some samples do not have, become a list."""
-        from torch.utils.data import default_collate
-
         optional = [column.name for column in self._columns if column.optional or column.kind == "json"]
-        if self._transform is not None or not optional:
-            return default_collate(made)
-        rest = default_collate([{name: one[name] for name in one if name not in optional} for one in made])
-        return {c.name: [one[c.name] for one in made] if c.name in optional else rest[c.name] for c in self._columns}
+        if self._transform is not None:
+            return collated(made, len(made), None)
+        values = {column.name: [one[column.name] for one in made] for column in self._columns}
+        return {name: own if name in optional else tensor_of(name, own) for name, own in values.items()}
 
     def _column(self, column: Column, ids: Numbers, places: Sequence[SamplePlace]) -> Sequence[Any]:
         dataset, found = self._context.dataset, list[Any]()

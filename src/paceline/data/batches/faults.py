@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from paceline.core.errors import UsageError
 from paceline.data.format.index import DamagedData
 from paceline.data.reading.pictures import UndecodablePicture
 
@@ -98,6 +99,28 @@ def named(name: str, error: Exception) -> Exception:
 def why(name: str, error: Exception) -> str:
     """Return what an error says of a sample, without its name."""
     return str(error).removeprefix(f"{name}: ") or type(error).__name__
+
+
+class UnequalSamples(UsageError):
+    """Values of a column that do not fit into one tensor."""
+
+
+def tensor_of(column: str, values: list[Any]) -> Any:
+    """Put the values of a column together as torch's `default_collate` does.
+
+    Raises:
+        UnequalSamples: They have different shapes, or a type that tensors do not have.
+    """
+    from torch.utils.data import default_collate
+
+    try:
+        return default_collate(values)
+    except (RuntimeError, TypeError, ValueError) as error:
+        kinds = dict.fromkeys(f"{one.dtype} {one.shape}" for one in values if hasattr(one, "shape"))
+        raise UnequalSamples(
+            f"the values of column {column} do not fit into one tensor ({', '.join(list(kinds)[:3]) or error}); give "
+            "collate_fn=, such as list for a list of samples, or leave the column out with columns="
+        ) from error
 
 
 def collated(made: list[Any], size: int, collate: Callable[[list[Any]], Any] | None) -> Any:

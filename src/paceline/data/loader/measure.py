@@ -6,12 +6,14 @@ import statistics
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from paceline.data.batches.faults import UnequalSamples
 from paceline.data.batches.picture_batches import in_turn
 from paceline.data.format.jpeg import JpegFrame
 from paceline.data.loader.loader import Loader
@@ -56,6 +58,7 @@ class Measured:
     stages: Sequence[StageCost]
     cache: CacheUse | None
     offer: CacheOffer | None
+    lists_because: str | None = None  # batches were lists of samples, because samples do not fit into tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +95,33 @@ def measure(
         settings: Of the loader.
     """
     batch_size = min(batch_size, len(dataset))
-    loader = Loader(dataset, batch_size, shuffle=True, transform=crop, ends="drop", **settings)  # whole batches
+
+    def measured(collate: Callable[[list[Any]], Any] | None) -> Measured:
+        loader = Loader(dataset, batch_size, True, crop, collate, ends="drop", **settings)  # whole batches
+        with closing(loader):
+            return _measured(loader, crop, samples, rounds, progress, decoded_cache=bool(settings.get("decoded_cache")))
+
+    try:
+        return measured(None)
+    except UnequalSamples as error:
+        return replace(measured(list), lists_because=str(error).partition(";")[0])
+
+
+def _measured(
+    loader: Loader,
+    crop: Crop | None,
+    samples: int,
+    rounds: int,
+    progress: Callable[[int, int], None],
+    *,
+    decoded_cache: bool,
+) -> Measured:
+    """Read with a loader, as `measure` does."""
+    batch_size, dataset = loader.batch_size, loader.dataset
     pictures = _limit_of(dataset, crop) if isinstance(dataset, ShardedDataset) else None
     steps = max(1, min(len(loader), samples // batch_size))
     taken = endless(loader)
-    read_round(
-        taken, batch_size, len(loader) if settings.get("decoded_cache") else steps
-    )  # memory is taken, caches fill
+    read_round(taken, batch_size, len(loader) if decoded_cache else steps)  # memory is taken, caches fill
     loader.forget_report()
     found: list[Round] = []
     limits: list[float] = []
@@ -109,7 +132,6 @@ def measure(
             limits.append(pictures(max(1, loader.threads)))
     report = loader.report()
     taken.close()
-    loader.close()
     each_ms = [1e3 * one.cpu_s / one.samples for one in found]
     return Measured(
         samples=found[0].samples,

@@ -315,6 +315,12 @@ def picture_column(dataset: ShardedDataset) -> str | None:
     return next((column.name for column in dataset.contents.columns if column.kind == "image"), None)
 
 
+def can_crop(dataset: ShardedDataset) -> bool:
+    """Say whether every sample has an image that a crop makes 8-bit RGB of, in the column that a crop takes."""
+    images = [column for column in dataset.contents.columns if column.kind == "image" and is_cropped(column.mode)]
+    return bool(images) and not images[0].optional
+
+
 def columns_in_words(dataset: ShardedDataset) -> str:
     """Return what columns there are."""
     return ", ".join(f"{column.name} ({column.kind})" for column in dataset.contents.columns)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from paceline.data.sources.zarr_arrays import of_zarr
 _LABELS = ("label", "labels", "target", "targets", "y")
 _CHUNK_BYTES = 64 << 20  # of chunks that are kept in memory, of each array
 HDF5 = (".h5", ".hdf5", ".hdf")
+KIND_ATTRIBUTE = "paceline_kind"  # of a data set that `paceline data export` wrote
 Form = Literal["npy", "hdf5", "zarr"]
 
 
@@ -87,7 +88,7 @@ class Arrays:
     @cached_property
     def columns(self) -> Sequence[Column]:
         """One for each array."""
-        return [Column(name=name, kind=_kind(array)) for name, array in self._arrays.items()]
+        return [Column(name=name, kind=_written_kind(array) or _kind(array)) for name, array in self._arrays.items()]
 
     @cached_property
     def _row_bytes(self) -> int:
@@ -161,6 +162,12 @@ def _collect(group: Any, before: str, found: dict[str, Any], above: tuple[Any, .
             _collect(one, f"{before}{name}/", found, (*above, group))
 
 
+def _written_kind(array: Any) -> ColumnKind | None:
+    """Return the kind of the column that `paceline data export` wrote; None for other arrays."""
+    told = getattr(array, "attrs", {}).get(KIND_ATTRIBUTE)
+    return cast(ColumnKind, told) if told in get_args(ColumnKind) else None
+
+
 def _kind(array: Any) -> ColumnKind:
     if array.ndim == 1 and array.dtype.kind in "biuf" and array.dtype.itemsize <= 8:  # a longer float is an array
         return "float" if array.dtype.kind == "f" else "int"
@@ -190,6 +197,8 @@ def _value(value: Any, column: Column) -> Value:
     if column.kind == "text":
         return text_of(value.decode() if isinstance(value, bytes) else value)
     data = _bytes(value)
+    if column.kind == "json" and data is not None:
+        return Payload(data=data, suffix="json")
     if column.kind in ("image", "bytes") and data is not None:
         return Payload(data=data, suffix=suffix_of_bytes(data))
     return array_of(value)

@@ -18,7 +18,7 @@ from paceline.data.sources.files import files_below, left_out_notes
 from paceline.data.sources.image_folder import image_folder
 from paceline.data.sources.parquet import tables
 from paceline.data.sources.table import file_table
-from paceline.data.sources.tfrecord import tfrecords
+from paceline.data.sources.tfrecord import COLUMNS_FILE, tfrecords
 from paceline.data.sources.webdataset import PACKED, PLAIN, tars
 from paceline.data.sources.zarr_arrays import is_zarr
 
@@ -127,8 +127,8 @@ def _others(folder: Path, files: Sequence[Path]) -> list[str]:
 
 
 def _is_data(path: Path) -> bool:
-    """Say whether a file is neither hidden nor a description that Hugging Face's datasets writes."""
-    return not path.name.startswith(".") and path.name not in ("state.json", "dataset_info.json")
+    """Say whether a file is neither hidden nor a description of columns, such as Hugging Face's datasets write."""
+    return not path.name.startswith(".") and path.name not in ("state.json", "dataset_info.json", COLUMNS_FILE)
 
 
 def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:

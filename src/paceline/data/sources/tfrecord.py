@@ -1,14 +1,19 @@
-"""TFRecord files of `Example`s: each feature of one value is a column; bytes that are a picture are one."""
+"""TFRecord files of `Example`s: each feature of one value is a column; bytes that are a picture are one.
+
+A feature does not say whether bytes are text, JSON or an array. The file `columns.json`, which `paceline data export`
+writes beside the records, does; without it, the first records are looked at.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from paceline.core.errors import UsageError
@@ -18,8 +23,17 @@ from paceline.data.format.tfrecord import Feature, NotATFRecord, decoded, places
 from paceline.data.sources import BadSample
 from paceline.data.sources.files import times_of
 
+COLUMNS_FILE = "columns.json"
+_SUFFIXES: Mapping[ColumnKind, str] = {"text": "txt", "json": "json", "array": "npy", "bytes": "bin"}
 _PROBED = 64  # records by which it is found out what there is
 _NAMES = {"image/encoded": "image", "image_raw": "image", "image/class/label": "label"}  # as TensorFlow's own sets have
+
+
+class ExportedColumns(msgspec.Struct, frozen=True, kw_only=True):
+    """What `columns.json` says of exported records."""
+
+    columns: Mapping[str, ColumnKind]
+    classes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -32,6 +46,7 @@ class Records:
     length: np.ndarray
     classes: Sequence[str] = ()
     left_out: Sequence[str] = ()  # messages about other files of their folder
+    told: Mapping[str, ColumnKind] = field(default_factory=dict)  # kinds of columns, from `columns.json`
 
     @property
     def version(self) -> str:
@@ -52,7 +67,19 @@ class Records:
         kinds: dict[str, ColumnKind] = {
             key: "array" if key in self._lists else _kind(values) for key, values in self._known.items()
         }
-        return [Column(name=self._names[key], kind=kind) for key, kind in kinds.items()]
+        kinds = {key: "bytes" if key in self._mixed else kind for key, kind in kinds.items()} | dict(self.told)
+        return [Column(name=name, kind=kinds[key]) for key, name in self._names.items()]
+
+    @cached_property
+    def _mixed(self) -> set[str]:
+        """The features of bytes that are of several kinds in the first records, such as text and other bytes."""
+        kinds: dict[str, set[ColumnKind]] = {}
+        for number in range(min(_PROBED, len(self))):
+            with suppress(BadSample):
+                for key, values in self._features(number).items():
+                    if values and values[0] and isinstance(values[0], bytes):
+                        kinds.setdefault(key, set()).add(_kind(values))
+        return {key for key, found in kinds.items() if len(found) > 1}
 
     @cached_property
     def _lists(self) -> set[str]:
@@ -80,7 +107,8 @@ class Records:
     @cached_property
     def _names(self) -> dict[str, str]:
         """What columns are called, by the features of the first records."""
-        return column_names(list(self._known), lambda key: _NAMES.get(key, key))
+        found = list(dict.fromkeys([*self.told, *self._known]))
+        return column_names(found, lambda key: key if key in self.told else _NAMES.get(key, key))
 
     def size(self, number: int) -> int:
         """Return the bytes of a record."""
@@ -94,7 +122,7 @@ class Records:
         """Read a record."""
         features = self._features(number)
         found = {column: features[key] for key, column in self._names.items() if key in features}
-        more = [key for key in features if key not in self._names]
+        more = [key for key in features if key not in self._names and key not in self.told]
         if more:
             raise BadSample(f"{self.name(number)} has {', '.join(more)}, which none of the first {_PROBED} records has")
         return {column.name: self._value(number, column, found.get(column.name)) for column in self.columns}
@@ -111,18 +139,29 @@ class Records:
     def _value(self, number: int, column: Column, values: Feature | None) -> Value:
         if values is None:
             return None
+        if column.name in self.told:
+            return self._exported(number, column, values)
         listed = column.kind == "array" and not (values and isinstance(values[0], bytes))
         if listed:  # of any length: of one number, or of none, too
             known = values or next((self._known[key] for key, name in self._names.items() if name == column.name), ())
             return array_of(np.array(values, np.int64 if known and isinstance(known[0], int) else np.float32))
-        if _kind(values) != column.kind:
+        if _kind(values) != column.kind and not (column.kind == "bytes" and values and isinstance(values[0], bytes)):
             raise BadSample(
                 f"{self.name(number)}: {column.name} is {_kind(values)}; in the first record it is {column.kind}"
             )
         first = values[0] if values else b""
         if isinstance(first, bytes):
-            return Payload(data=first, suffix="txt" if column.kind == "text" else suffix_of_bytes(first))
+            suffix = _SUFFIXES[column.kind] if column.kind in ("text", "bytes") else suffix_of_bytes(first)
+            return Payload(data=first, suffix=suffix)
         return number_of(first, column)
+
+    def _exported(self, number: int, column: Column, values: Feature) -> Value:
+        if len(values) != 1 or isinstance(values[0], bytes) == column.is_number:
+            raise BadSample(f"{self.name(number)}: {column.name} is not of kind {column.kind}, as {COLUMNS_FILE} says")
+        (value,) = values
+        if isinstance(value, bytes):
+            return Payload(data=value, suffix=_SUFFIXES.get(column.kind) or suffix_of_bytes(value))
+        return number_of(value, column)
 
 
 def tfrecords(paths: Sequence[Path]) -> Records:
@@ -141,7 +180,18 @@ def tfrecords(paths: Sequence[Path]) -> Records:
     if not found:
         raise UsageError(f"no records in {', '.join(map(str, paths[:3]))}")
     file_, offset, length = np.array(found, np.int64).T
-    return Records(list(paths), file_, offset, length)
+    exported = _exported_columns(paths)
+    return Records(list(paths), file_, offset, length, classes=exported.classes, told=exported.columns)
+
+
+def _exported_columns(paths: Sequence[Path]) -> ExportedColumns:
+    path = paths[0].parent / COLUMNS_FILE
+    if not path.is_file():
+        return ExportedColumns(columns={})
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ExportedColumns)
+    except (OSError, msgspec.MsgspecError):
+        return ExportedColumns(columns={})  # a file of another program
 
 
 def _kind(values: Feature) -> ColumnKind:
