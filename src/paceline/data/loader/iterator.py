@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Generator
+from inspect import GEN_SUSPENDED, getgeneratorstate
 from typing import Any
 
 from paceline.core.errors import UsageError
@@ -27,7 +28,7 @@ class LoaderIterator:
         self._handed = handed
         self._taken = 0
         self._pid = os.getpid()
-        self._ended = self._replaced = False
+        self._ended, self._replaced_by = False, ""
         keep_in_children(self)
 
     def __iter__(self) -> LoaderIterator:
@@ -43,10 +44,10 @@ class LoaderIterator:
         try:
             batch = next(self._made)
         except StopIteration:
-            if self._replaced and not self._ended:
+            if self._replaced_by and not self._ended:
                 raise UsageError(
-                    "a second loop over the same Loader ended this loop; for two loops at a time, as in "
-                    "zip(loader, loader), create two Loaders"
+                    f"{self._replaced_by} ended this loop; for two loops at a time, as in zip(loader, loader), create "
+                    "two Loaders"
                 ) from None
             self._ended = True
             raise
@@ -54,9 +55,18 @@ class LoaderIterator:
             self._handed(time.thread_time() - begun, batch)
         return batch
 
-    def replace(self) -> None:
-        """End the epoch here because another loop begins; who still asks for a batch of this one gets an error."""
-        self._replaced = True
+    @property
+    def is_begun(self) -> bool:
+        """Whether a batch was taken, and the loop has not ended."""
+        return getgeneratorstate(self._made) == GEN_SUSPENDED
+
+    def replace(self, by: str) -> None:
+        """End the epoch here. A later call of `next` raises an error.
+
+        Args:
+            by: What ends it, for the error.
+        """
+        self._replaced_by = by
         self.close()
 
     def close(self) -> None:

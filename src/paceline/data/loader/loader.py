@@ -85,7 +85,7 @@ class Loader:
         """
         self._own = own = chosen(settings)
         self._data = ShardedDataset(data) if isinstance(data, str | os.PathLike) else data
-        self.batch_size = whole_number("batch_size", batch_size, 1)
+        self.batch_size = batch_size
         self._spec = spec_of(self._data, transform, collate_fn, own)
         # The engine gives a part of these batches to each rank, so the number of ranks counts only where it is given.
         check_steps(len(self._data), replace(self._slice, rank=0, world=own.world or 1))
@@ -102,6 +102,7 @@ class Loader:
             dataset=self._spec.digest,
         )
         self._resumed, self._yielded = False, 0
+        self._set: int | None = None  # epoch of the next loop, set within a loop
         self._shared_by(share_of_host())
         self._pacer = AutoPacer(self._bounds, first_pace(self._bounds), self._share.spare_cores, self._paced)
         self._clock = StageClock()
@@ -117,6 +118,15 @@ class Loader:
         spec = self._spec
         arguments = self._data, self.batch_size, self._at.shuffle, spec.transform, spec.collate
         return _sent, (arguments, asdict(self._own), self.state_dict())
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a batch, of one rank; another number is that of the next loop."""
+        return self._batch_size
+
+    @batch_size.setter
+    def batch_size(self, samples: int) -> None:
+        self._batch_size = whole_number("batch_size", samples, 1)
 
     @property
     def dataset(self) -> Any:
@@ -143,7 +153,7 @@ class Loader:
         return self._processes
 
     def __len__(self) -> int:
-        """Return the steps of a whole epoch."""
+        """Return the steps of a whole epoch, also where a state was loaded and fewer are left."""
         return steps_left(self._at.samples, 0, self._slice)
 
     def __iter__(self) -> LoaderIterator:
@@ -153,7 +163,7 @@ class Loader:
         raises a `UsageError` on all ranks.
         """
         if (before := self._open_loop()) is not None:
-            before.replace()
+            before.replace("a second loop over the same Loader")
         loop = LoaderIterator(self._epoch_of_batches(), self._handed)
         self._loop = ref(loop)  # who breaks out of the loop lets go of it, and with that it ends
         return loop
@@ -164,8 +174,14 @@ class Loader:
             loop.close()
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; what is left of it stays so, if its state was just loaded."""
-        if not (self._resumed and epoch == self._at.epoch):
+        """Go to the beginning of an epoch; what is left of it stays so, if its state was just loaded.
+
+        Within a loop the epoch is that of the next loop, as with torch's `DistributedSampler`.
+        """
+        loop, left = self._open_loop(), steps_left(self._at.samples, self._consumed, self._slice)
+        if loop is not None and loop.is_begun and left:
+            self._set = epoch if epoch != self._at.epoch else None
+        elif not (self._resumed and epoch == self._at.epoch):
             self._go_to(replace(self._at, epoch=epoch, consumed=0))
             self._resumed = False
 
@@ -176,13 +192,17 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on where a loader was, of whatever number of ranks and threads.
 
-        Of an epoch whose last batch was taken nothing is left: its loop is empty, and the next loop is the next epoch.
+        Seed, shuffle, window and lanes are those of the state. Of an epoch whose last batch was taken nothing is left:
+        its loop is empty, and the next loop is the next epoch. A loop that is in the middle ends.
 
         Raises:
-            UsageError: It is no state, or that of another data set.
+            UsageError: It is no state, it is damaged, or that of another data set.
         """
-        self._go_to(position_of(state, self._at.samples, self._at.dataset))
-        self._resumed = True
+        at = position_of(state, self._at.samples, self._at.dataset)
+        if (before := self._open_loop()) is not None:
+            before.replace("load_state_dict")
+        self._go_to(at)
+        self._resumed, self._set = True, None
 
     def report(self) -> LoaderReport:
         """Say what batches cost so far, stage by stage, which stage is slowest, and what was tuned."""
@@ -267,6 +287,8 @@ class Loader:
         at = self._now if self._resumed or not self._consumed else self._at.next_epoch()  # the loop before was left
         if self._yielded == 1 and len(self) > 1 and not self._resumed and not self._at.consumed:
             at = self._at  # next(iter(loader)) was a look at the first batch, and uses up no epoch
+        if self._set is not None:
+            at, self._set = replace(self._at, epoch=self._set, consumed=0), None
         if not at.consumed:
             check_steps(at.samples, self._slice)
         return at

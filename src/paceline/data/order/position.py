@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from paceline.core.errors import UsageError
+
+_LEAST = {"epoch": 0, "window": 1, "lanes": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +62,20 @@ def position_of(state: Mapping[str, Any], samples: int, dataset: str) -> Positio
             "the state belongs to another data set of the same size, such as another conversion of it; "
             "give the data set that the state was saved with"
         )
-    numbers = {name: int(state[name]) for name in names if name != "shuffle"}
+    numbers = {name: _number(name, state[name]) for name in names if name != "shuffle"}
+    if not isinstance(state["shuffle"], bool):
+        raise UsageError(f"the state has shuffle {state['shuffle']!r}, which must be True or False; it is damaged")
     if not 0 <= numbers["consumed"] <= samples:
         raise UsageError(f"the state has consumed {numbers['consumed']:,} of {samples:,} samples; it is damaged")
-    return Position(shuffle=bool(state["shuffle"]), dataset=dataset, **numbers)
+    return Position(shuffle=state["shuffle"], dataset=dataset, **numbers)
+
+
+def _number(name: str, value: Any) -> int:
+    try:
+        found = operator.index(value)
+    except TypeError:
+        found = None
+    if found is None or (name in _LEAST and found < _LEAST[name]):
+        least = f" of {_LEAST[name]} or more" if name in _LEAST else ""
+        raise UsageError(f"the state has {name} {value!r}, which must be a whole number{least}; it is damaged")
+    return found
