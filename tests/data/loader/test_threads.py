@@ -51,4 +51,3 @@ def test_threads_call_a_function_of_samples_that_holds_the_interpreter_if_they_a
 
     loader = Loader(converted(tmp_path), 4, transform=hold, collate_fn=list, threads=2)
     assert {process for batch in loader for process in batch} == {os.getpid()}
-    assert Loader(converted(tmp_path / "more"), 4, transform=hold, collate_fn=list).num_workers > 0
