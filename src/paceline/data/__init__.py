@@ -11,15 +11,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from paceline.data.convert.writer import Writer
     from paceline.data.loader.loader import Loader
+    from paceline.data.loader.mix import Mix
     from paceline.data.reading.audio import decode_audio
     from paceline.data.reading.crops import CenterCrop, RandomResizedCrop
     from paceline.data.reading.sharded import ShardedDataset
     from paceline.data.reading.token_dataset import TokenDataset
 
-__all__ = ["CenterCrop", "Loader", "RandomResizedCrop", "ShardedDataset", "TokenDataset", "Writer", "decode_audio"]
+__all__ = [
+    "CenterCrop",
+    "Loader",
+    "Mix",
+    "RandomResizedCrop",
+    "ShardedDataset",
+    "TokenDataset",
+    "Writer",
+    "decode_audio",
+]
 _MODULES = {
     "CenterCrop": "reading.crops",
     "Loader": "loader.loader",
+    "Mix": "loader.mix",
     "RandomResizedCrop": "reading.crops",
     "ShardedDataset": "reading.sharded",
     "TokenDataset": "reading.token_dataset",

@@ -35,6 +35,7 @@ from paceline.data.loader.settings import bounds_of, chosen, first_pace, within_
 from paceline.data.loader.spec import processes_for, spec_of
 from paceline.data.loader.to_device import HostDelivery, bytes_of, delivery_to, pinned_array, samples_of
 from paceline.data.loader.tuning import Pace
+from paceline.data.order.mixed import MixedOrder
 from paceline.data.order.order import EpochOrder, shuffle_of
 from paceline.data.order.position import Position, position_of
 from paceline.data.order.ranks import (
@@ -71,7 +72,7 @@ class Loader:
 
         Args:
             data: A folder that `paceline data convert` wrote, or its URL in a store, a `TokenDataset` of one, a
-                `torch.utils.data.Subset` of these, or any `Dataset` with `__len__` and `__getitem__`.
+                `torch.utils.data.Subset` of these, a `Mix`, or any `Dataset` with `__len__` and `__getitem__`.
             batch_size: Samples of a batch, of one rank.
             shuffle: Whether samples are mixed, anew in each epoch.
             transform: Of shards: what to take of each picture (`RandomResizedCrop`, `CenterCrop`), which makes batches
@@ -335,7 +336,7 @@ class Loader:
         if self._store is not None:
             self._store.allow(pace.readers if pace.threads else 0)
 
-    def _batches(self, order: EpochOrder) -> Generator[tuple[int, list[Any]]]:
+    def _batches(self, order: EpochOrder | MixedOrder) -> Generator[tuple[int, list[Any]]]:
         """Yield what is consumed after each step, and its batch in a list, from which the last to have it takes it."""
         steps = steps_ahead(order, self._at, self._slice, self._store, self._cache)
         if self._processes:

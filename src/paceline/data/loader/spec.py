@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +19,11 @@ from paceline.data.batches.picture_batches import PictureBatches
 from paceline.data.batches.replacements import LostSampleReplacer
 from paceline.data.format.image_modes import is_cropped
 from paceline.data.format.model import KEY, Column
+from paceline.data.loader.mix import Mix
 from paceline.data.loader.processes import Manner, manner_of
+from paceline.data.loader.selection import Selection, block_starts, digest_of, selection_of
 from paceline.data.loader.settings import Settings
+from paceline.data.order.mixed import MixedOrder
 from paceline.data.order.order import EpochOrder, SelectedOrder, Shuffle
 from paceline.data.order.position import Position
 from paceline.data.reading.cache_offer import CacheOffer, cache_offer
@@ -35,7 +37,6 @@ from paceline.data.reading.token_dataset import TokenDataset
 Numbers = NDArray[np.int64]
 _log = logging.getLogger("paceline.data")
 _TRIED = 64  # samples by which it is found out how they behave
-_TOKEN_BLOCK = 512  # samples of tokens that lie together
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,14 +51,16 @@ class LoaderSpec:
     exact: bool
     only: Sequence[str] | None = None  # of columns; None: all
     mode: str | None = None  # of images; None: that of their column
+    mix: Mix | None = None  # whose data sets `data` is, one after the other
 
     @property
     def digest(self) -> str:
         """A digest of the data set, by which a state knows it; empty for a Dataset of the user's own."""
+        mixed = "" if self.mix is None else self.mix.digest
         if not isinstance(self.data, ShardedDataset | TokenDataset):
-            return ""
+            return mixed[:16]
         shards = [(one.file, getattr(one, "samples", 0), one.crc32) for one in self.data.contents.shards]
-        told = repr((shards, getattr(self.data, "length", None))) + digest_of(self.numbers)
+        told = repr((shards, getattr(self.data, "length", None))) + digest_of(self.numbers) + mixed
         return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
     @property
@@ -116,20 +119,14 @@ class LoaderSpec:
             return self.data
         return ShardedSamples(self.data, self.columns, self.function, exact=self.exact)
 
-    def order(self, at: Position) -> EpochOrder:
+    def order(self, at: Position) -> EpochOrder | MixedOrder:
         """Return the order of an epoch."""
         shuffle = Shuffle(seed=at.seed, window=at.window, lanes=at.lanes) if at.shuffle else None
+        if self.mix is not None:
+            return self.mix.order(shuffle, at.seed, at.epoch)
         if self.numbers is not None:
-            return SelectedOrder(self._blocks, self.numbers, shuffle, at.epoch)
-        return EpochOrder(self._blocks, at.samples, shuffle, at.epoch)
-
-    @property
-    def _blocks(self) -> Numbers:
-        """The number of the first sample of each block."""
-        if isinstance(self.data, ShardedDataset):
-            return self.data.blocks["first"].astype(np.int64)
-        size = _TOKEN_BLOCK if isinstance(self.data, TokenDataset) else 1  # each by itself: mixed as well as can be
-        return np.arange(0, len(self.data), size, dtype=np.int64)
+            return SelectedOrder(block_starts(self.data), self.numbers, shuffle, at.epoch)
+        return EpochOrder(block_starts(self.data), at.samples, shuffle, at.epoch)
 
     @property
     def replacements(self) -> int | Numbers:
@@ -212,7 +209,8 @@ def spec_of(
         UsageError: It cannot be made.
         EnvironmentFault: A package that decodes is not there.
     """
-    selection = selection_of(data)
+    mix = data if isinstance(data, Mix) else None
+    selection = selection_of(data) if mix is None else Selection(mix.data, mix.numbers)
     return checked(
         LoaderSpec(
             data=selection.data,
@@ -223,6 +221,7 @@ def spec_of(
             exact=own.exact,
             only=own.columns,
             mode=own.image_mode,
+            mix=mix,
         )
     )
 
@@ -324,48 +323,3 @@ def can_crop(dataset: ShardedDataset) -> bool:
 def columns_in_words(dataset: ShardedDataset) -> str:
     """Return what columns there are."""
     return ", ".join(f"{column.name} ({column.kind})" for column in dataset.contents.columns)
-
-
-class Selection(NamedTuple):
-    """A data set, and the numbers of its samples that are read."""
-
-    data: Any
-    numbers: Numbers | None  # None: all
-
-
-def selection_of(data: Any) -> Selection:
-    """Return the data set below subsets of it, and the samples that are left, if it is one of shards or of tokens.
-
-    Any other data set is returned as it is.
-
-    Raises:
-        UsageError: A subset has the number of a sample that is not there, or no sample.
-    """
-    torch = sys.modules.get("torch")  # without torch there is no Subset
-    subset = getattr(getattr(torch, "utils", None), "data", None)
-    chain, below = [], data
-    while subset is not None and type(below) is subset.Subset:
-        chain.append(below.indices)
-        below = below.dataset
-    if not chain or not isinstance(below, ShardedDataset | TokenDataset):
-        return Selection(data, None)
-    numbers = np.arange(len(below), dtype=np.int64)
-    for indices in reversed(chain):
-        numbers = _taken(numbers, np.asarray(indices))
-    if not len(numbers):
-        raise UsageError("the subset has no samples; give it the number of one at least")
-    return Selection(below, numbers)
-
-
-def digest_of(numbers: Numbers | None) -> str:
-    """Return a digest of the numbers of samples; empty for all."""
-    return "" if numbers is None else hashlib.sha256(numbers.tobytes()).hexdigest()
-
-
-def _taken(numbers: Numbers, indices: NDArray[Any]) -> Numbers:
-    if len(indices) and not np.issubdtype(indices.dtype, np.integer):
-        raise UsageError(f"the indices of a subset are {indices.dtype}; they must be whole numbers")
-    wrong = indices[(indices < -len(numbers)) | (indices >= len(numbers))]
-    if len(wrong):
-        raise UsageError(f"a subset has sample {wrong[0]}, but there are {len(numbers):,} samples")
-    return numbers[indices.astype(np.int64)]

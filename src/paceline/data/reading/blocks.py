@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.format.folders import LostPart
+from paceline.data.order.mixed import MixedOrder
 from paceline.data.order.order import EpochOrder
 from paceline.data.order.position import Position
 from paceline.data.order.slices import Slice, coming, planned
@@ -259,7 +260,7 @@ class BlockStore:
 
 
 def steps_ahead(
-    order: EpochOrder, at: Position, share: Slice, store: BlockStore | None, cache: DecodedCache | None
+    order: EpochOrder | MixedOrder, at: Position, share: Slice, store: BlockStore | None, cache: DecodedCache | None
 ) -> Iterator[tuple[int, Numbers]]:
     """Yield, for each step that is left, how many samples are consumed after it, and its samples.
 

@@ -49,7 +49,10 @@ class ShardedDataset:
             DamagedData: It cannot be read.
         """
         self._given, self._remote = os.fspath(folder), remote
-        self._folder = _folder_of(folder, remote)
+        self._open(_folder_of(folder, remote))
+
+    def _open(self, folder: Folder) -> None:
+        self._folder = folder
         self.contents: Contents = self._folder.contents()
         self.blocks: Blocks = self._folder.blocks()
         sizes = [shard.samples for shard in self.contents.shards]

@@ -58,13 +58,18 @@ class TokenDataset:
         row: NDArray[Any] = self.batch(np.array([number]))[0]
         return row
 
+    @property
+    def dtype(self) -> str:
+        """The type of samples, as NumPy names it."""
+        return self._dtype or self.contents.dtype
+
     def batch(self, ids: Numbers) -> NDArray[Any]:
         """Return samples, of shape [samples, length + 1]."""
         if len(self._windows) == 1:
             found = self._windows[0][ids]
             return found if self._dtype is None else found.astype(self._dtype, copy=False)
         shards = np.searchsorted(self._first, ids, side="right") - 1
-        made = np.empty((len(ids), self.length + 1), self._dtype or self.contents.dtype)
+        made = np.empty((len(ids), self.length + 1), self.dtype)
         for shard in np.unique(shards).tolist():
             own = shards == shard
             made[own] = self._windows[shard][ids[own] - self._first[shard]]
