@@ -10,6 +10,7 @@ VERBS = {
     "convert": "Convert images, records, text or a Python Dataset into shards.",
     "inspect": "Show the samples, columns and shards of a data set.",
     "verify": "Check every byte of a data set against its checksums.",
+    "merge": "Merge data sets of shards into one.",
     "export": "Write a data set of shards as TFRecord, HDF5 or WebDataset.",
     "bench": "Measure how fast a data set loads, stage by stage.",
 }
@@ -27,4 +28,4 @@ VERBS = {
     ),
 )
 def command() -> None:
-    """Convert data sets into shards that load fast, and inspect, verify, export or measure them."""
+    """Convert data sets into shards that load fast, and inspect, verify, merge, export or measure them."""
