@@ -50,8 +50,9 @@ def test_a_batch_size_that_is_set_is_that_of_the_next_loop():
     changed.batch_size = 5
     assert [len(batch) for batch in loop] == [4, 4, 4, 4, 3]
     assert [len(batch) for batch in changed] == [5, 5, 5, 5, 3] and len(changed) == 5
+    changed.batch_size = 0
     with pytest.raises(UsageError, match="batch_size is 0"):
-        changed.batch_size = 0
+        len(changed)
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 5])

@@ -58,7 +58,12 @@ def export_notes(dataset: ShardedDataset, kind: str) -> list[str]:
     notes = []
     columns = dataset.contents.columns
     if kind == "tfrecord":
-        rounded = [column.name for column in columns if column.kind == "float" and _rounds(dataset, column)]
+        floats = [(column.name, _shortened(dataset, column)) for column in columns if column.kind == "float"]
+        rounded = [
+            name
+            for name, shards in floats
+            if not all(np.array_equal(short.astype(np.float64), values, equal_nan=True) for values, short in shards)
+        ]
         notes += [f"TFRecord has floats of 32 bits: values of column {name} are rounded" for name in rounded]
         arrays = [column.name for column in columns if column.kind == "array"]
         notes += [
@@ -72,18 +77,11 @@ def export_notes(dataset: ShardedDataset, kind: str) -> list[str]:
     return notes
 
 
-def _rounds(dataset: ShardedDataset, column: Column) -> bool:
-    """Say whether numbers of a column are others in 32 bits."""
-    return any(
-        not np.array_equal(short.astype(np.float64), values, equal_nan=True)
-        for values, short in _shortened(dataset, column)
-    )
-
-
 def _check_floats(dataset: ShardedDataset) -> None:
     """Refuse numbers that have no value near them in 32 bits."""
-    for column in dataset.contents.columns:
-        for values, short in _shortened(dataset, column) if column.kind == "float" else ():
+    floats = [column for column in dataset.contents.columns if column.kind == "float"]
+    for column in floats:
+        for values, short in _shortened(dataset, column):
             large = values[np.isinf(short) & ~np.isinf(values)]
             if len(large):
                 raise UsageError(

@@ -20,7 +20,7 @@ from weakref import ref
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.errors import UsageError, whole_number
+from paceline.core.errors import UsageError
 from paceline.data.batches.batch_context import ArrayPool, BatchContext, unpinned_array
 from paceline.data.batches.batches import Maker
 from paceline.data.batches.faults import Faults
@@ -31,17 +31,16 @@ from paceline.data.loader.pacer import AutoPacer
 from paceline.data.loader.prefetch import made_ahead
 from paceline.data.loader.processes import Rest, made_by_processes
 from paceline.data.loader.report import LoaderReport, report_of
-from paceline.data.loader.settings import bounds_of, chosen, first_pace, within_memory
+from paceline.data.loader.settings import bounds_of, chosen, first_pace, first_position, slice_of, within_memory
 from paceline.data.loader.spec import processes_for, spec_of
 from paceline.data.loader.to_device import HostDelivery, bytes_of, delivery_to, pinned_array, samples_of
 from paceline.data.loader.tuning import Pace
 from paceline.data.order.mixed import MixedOrder
-from paceline.data.order.order import EpochOrder, shuffle_of
+from paceline.data.order.order import EpochOrder
 from paceline.data.order.position import Position, position_of
 from paceline.data.order.ranks import (
     Share,
     begin_loop,
-    rank_and_world,
     ranks_on_host,
     share_of_host,
     tell_missing_ranks,
@@ -90,18 +89,8 @@ class Loader:
         self._spec = spec_of(self._data, transform, collate_fn, own)
         # The engine gives a part of these batches to each rank, so the number of ranks counts only where it is given.
         check_steps(len(self._data), replace(self._slice, rank=0, world=own.world or 1))
-        mixed = shuffle_of(own.seed, own.window, own.lanes)
         self._consumed = 0  # now; beside a position, for that is made anew only where somebody asks
-        self._at = Position(
-            seed=own.seed,
-            epoch=0,
-            consumed=0,
-            samples=len(self._data),
-            window=mixed.window,
-            lanes=mixed.lanes,
-            shuffle=shuffle,
-            dataset=self._spec.digest,
-        )
+        self._at = first_position(own, len(self._data), self._spec.digest, shuffle=shuffle)
         self._resumed, self._yielded = False, 0
         self._set: int | None = None  # epoch of the next loop, set within a loop
         self._shared_by(share_of_host())
@@ -119,15 +108,6 @@ class Loader:
         spec = self._spec
         arguments = self._data, self.batch_size, self._at.shuffle, spec.transform, spec.collate
         return _sent, (arguments, asdict(self._own), self.state_dict())
-
-    @property
-    def batch_size(self) -> int:
-        """Samples of a batch, of one rank; another number is that of the next loop."""
-        return self._batch_size
-
-    @batch_size.setter
-    def batch_size(self, samples: int) -> None:
-        self._batch_size = whole_number("batch_size", samples, 1)
 
     @property
     def dataset(self) -> Any:
@@ -248,11 +228,7 @@ class Loader:
     @property
     def _slice(self) -> Slice:
         """What of each step is this rank's; frameworks say which rank that is only after a loader was made."""
-        own, (rank, world) = self._own, rank_and_world()
-        rank, world = rank if own.rank is None else own.rank, world if own.world is None else own.world
-        if not 0 <= rank < world:
-            raise UsageError(f"rank is {rank}, and world is {world}; ranks go from 0 to {world - 1}")
-        return Slice(rank=rank, world=world, batch=self.batch_size, ends=own.ends)
+        return slice_of(self._own, self.batch_size)
 
     def _forget(self) -> None:
         """Let go of memory that is used again."""
@@ -366,7 +342,8 @@ class Loader:
         assert self._maker is not None  # it is open
         begun = time.perf_counter()
         try:
-            return self._changed(self._maker.make(step[1], self._at.epoch), step[1])
+            batch = self._maker.make(step[1], self._at.epoch)
+            return changed(batch, step[1], self._own.batch_transform, (self._at.seed, self._at.epoch), self._clock)
         finally:
             self._pacer.made(time.perf_counter() - begun)
 
@@ -375,15 +352,18 @@ class Loader:
         if self.threads or self._processes:
             self._clock.add("hand-over", Spent(wall_s=cpu_s, cpu_s=cpu_s, samples=samples_of(batch)))
 
-    def _changed(self, batch: Any, ids: Numbers) -> Any:
-        """Return a batch after the user's own function of it."""
-        if self._own.batch_transform is None:
-            return batch
-        lap = Lap()
-        batch = transformed(batch, self._own.batch_transform, (self._at.seed, self._at.epoch), int(ids[0]))
-        lap.mark("batch transform", len(ids))
-        self._clock.add("batch transform", lap.spent["batch transform"])
+
+def changed(
+    batch: Any, ids: Numbers, change: Callable[[Any, Any], Any] | None, seeds: tuple[int, int], clock: StageClock
+) -> Any:
+    """Return a batch after the user's own function of it."""
+    if change is None:
         return batch
+    lap = Lap()
+    batch = transformed(batch, change, seeds, int(ids[0]))
+    lap.mark("batch transform", len(ids))
+    clock.add("batch transform", lap.spent["batch transform"])
+    return batch
 
 
 def _sent(arguments: tuple[Any, ...], settings: Mapping[str, Any], state: Mapping[str, Any]) -> Loader:

@@ -88,9 +88,8 @@ class Mix:
         """The numbers of the samples in `data` that subsets leave; None: all."""
         if all(one.numbers is None for one in self._selections):
             return None
-        return np.concatenate(
-            [first + _numbers(one) for first, one in zip(self._firsts, self._selections, strict=True)]
-        )
+        found = [np.arange(len(data)) if numbers is None else numbers for data, numbers in self._selections]
+        return np.concatenate([first + own for first, own in zip(self._firsts, found, strict=True)]).astype(np.int64)
 
     @property
     def digest(self) -> str:
@@ -130,7 +129,3 @@ def _orders(blocks: Numbers, selection: Selection, samples: int, shuffle: Shuffl
         return EpochOrder(blocks, samples, shuffle, epoch)
 
     return order
-
-
-def _numbers(selection: Selection) -> Numbers:
-    return np.arange(len(selection.data), dtype=np.int64) if selection.numbers is None else selection.numbers

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from paceline.core.errors import UsageError, whole_number
 from paceline.data.loader.tuning import Bounds, Pace
-from paceline.data.order.order import LANES, WINDOW
-from paceline.data.order.ranks import Share
-from paceline.data.order.slices import Ends
+from paceline.data.order.order import LANES, WINDOW, shuffle_of
+from paceline.data.order.position import Position
+from paceline.data.order.ranks import Share, rank_and_world
+from paceline.data.order.slices import Ends, Slice
 
 _MOST_READERS, _MOST_READY = 32, 32
 _OF = {"ends": ("even", "drop", "pad"), "on_error": ("raise", "skip"), "image_mode": (None, "L", "RGB", "RGBA")}
@@ -78,6 +79,34 @@ def chosen(settings: Mapping[str, Any]) -> Settings:
         if getattr(found, name) not in allowed:
             raise UsageError(f"{name} is {getattr(found, name)!r}; allowed: {', '.join(map(repr, allowed))}")
     return found
+
+
+def slice_of(own: Settings, batch_size: int) -> Slice:
+    """Return what of each step is this rank's: as was said, else as torch.distributed or the launcher says now.
+
+    Raises:
+        UsageError: There is no such rank, or the batch size is no number of samples.
+    """
+    rank, world = rank_and_world()
+    rank, world = rank if own.rank is None else own.rank, world if own.world is None else own.world
+    if not 0 <= rank < world:
+        raise UsageError(f"rank is {rank}, and world is {world}; ranks go from 0 to {world - 1}")
+    return Slice(rank=rank, world=world, batch=whole_number("batch_size", batch_size, 1), ends=own.ends)
+
+
+def first_position(own: Settings, samples: int, dataset: str, *, shuffle: bool) -> Position:
+    """Return the beginning of the first epoch."""
+    mixed = shuffle_of(own.seed, own.window, own.lanes)
+    return Position(
+        seed=own.seed,
+        epoch=0,
+        consumed=0,
+        samples=samples,
+        window=mixed.window,
+        lanes=mixed.lanes,
+        shuffle=shuffle,
+        dataset=dataset,
+    )
 
 
 def bounds_of(own: Settings, share: Share, *, alone: bool) -> Bounds:
