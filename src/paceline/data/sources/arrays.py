@@ -23,7 +23,7 @@ from paceline.data.format.column_kinds import (
 from paceline.data.format.index import UNREADABLE
 from paceline.data.format.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
-from paceline.data.sources.files import files_below, left_out_notes, times_of
+from paceline.data.sources.files import files_below, left_out_notes, listed, times_of
 from paceline.data.sources.zarr_arrays import of_zarr
 
 _LABELS = ("label", "labels", "target", "targets", "y")
@@ -44,7 +44,7 @@ class Arrays:
     @property
     def version(self) -> str:
         """When the files were changed."""
-        return times_of(sorted(self.path.rglob("*")) if self.path.is_dir() else [self.path])
+        return times_of([self.path / file for file in files_below(self.path)] if self.path.is_dir() else [self.path])
 
     @property
     def reads_groups(self) -> bool:
@@ -65,7 +65,7 @@ class Arrays:
         notes = [f"single values of {self.path} are not converted: {', '.join(single)}"] if single else []
         if self.form != "npy" or not self.path.is_dir():
             return notes
-        others = [Path(file) for file in files_below(self.path) if not file.endswith(".npy") or "/" in file]
+        others = [Path(file) for file in files_below(self.path) if not file.lower().endswith(".npy") or "/" in file]
         kinds = Counter(one.suffix.lower() or "without suffix" for one in others if not one.name.startswith("."))
         return [*notes, *left_out_notes(self.path, kinds)]
 
@@ -112,7 +112,7 @@ class Arrays:
 
 
 def _of_numpy(path: Path) -> dict[str, Any]:
-    files = sorted(path.glob("*.npy")) if path.is_dir() else [path]
+    files = [path / name for name in listed(path)[0] if name.lower().endswith(".npy")] if path.is_dir() else [path]
     if not files:
         raise UsageError(f"no .npy files in {path}")
     try:

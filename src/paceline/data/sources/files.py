@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.format.column_kinds import PICTURES, text_of
 from paceline.data.format.model import Column, Payload, Sample, shown
 from paceline.data.sources import BadSample
@@ -69,7 +70,7 @@ class Files:
         """Read a file as it is."""
         path = self.root / self.files[number]
         try:
-            data = path.read_bytes()
+            data = read_file(path)
         except OSError as error:
             raise BadSample(f"{path} cannot be read: {error.strerror or error}") from error
         if not data:
@@ -136,18 +137,90 @@ def times_of(files: Sequence[Path]) -> str:
 def files_below(root: Path) -> Iterator[str]:
     """Yield the files below a folder and the folders that it links to, relative to it, in order.
 
+    A link to nothing whose name has a suffix counts as a file, which cannot be read.
+
     Raises:
-        UsageError: A link leads to a folder that it lies in.
+        UsageError: A link leads to a folder that it lies in or, without a suffix, to nothing; or there is a pipe, a
+            socket or a device.
+        EnvironmentFault: A folder cannot be listed.
     """
-    for folder, inner, names in os.walk(root, followlinks=True):
-        inner.sort()
-        own = os.path.realpath(folder)
-        for name in inner:
-            path = os.path.join(folder, name)
-            if os.path.islink(path) and (own + os.sep).startswith(os.path.realpath(path) + os.sep):
-                raise UsageError(f"{path} is a link to a folder that it lies in; remove the link")
-        below = os.path.relpath(folder, root)
-        yield from (name if below == "." else f"{below}/{name}" for name in sorted(names))
+    yield from _below(root, ())
+
+
+def _below(folder: Path, above: tuple[str, ...]) -> Iterator[str]:
+    """Yield the files below a folder; `above` has the real paths of the folders that lead to it."""
+    files, folders = listed(folder)
+    yield from files
+    lying_in = (*above, os.path.realpath(folder) + os.sep)
+    for name in folders:
+        path = folder / name
+        target = os.path.realpath(path) + os.sep if path.is_symlink() else None
+        if target is not None and any(one.startswith(target) for one in lying_in):
+            raise UsageError(f"{path} is a link to a folder that it lies in; remove the link")
+        yield from (f"{name}/{file}" for file in _below(path, lying_in))
+
+
+def listed(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the names of the files and of the folders in a folder, each in order; see `files_below`."""
+    files, folders = list[str](), list[str]()
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if _is_folder(entry):
+                    folders.append(entry.name)
+                elif _is_file(entry):
+                    files.append(entry.name)
+    except OSError as error:
+        raise EnvironmentFault(
+            f"cannot list the folder {folder}: {error.strerror or error}; make it readable, or move it out of the data"
+        ) from error
+    return sorted(files), sorted(folders)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that cannot be followed
+        return False
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    """Say whether an entry that is no folder may be a file of the data; False for hidden links, pipes and sockets.
+
+    Raises:
+        UsageError: It is a pipe, a socket, a device, or a link to nothing without a suffix, perhaps of a folder.
+    """
+    try:
+        mode = entry.stat().st_mode
+    except OSError as error:
+        if not entry.is_symlink():
+            raise
+        if entry.name.startswith(".") or Path(entry.name).suffix:
+            return not entry.name.startswith(".")
+        raise UsageError(
+            f"{entry.path} is a link that leads nowhere ({error.strerror}); mend the link, or remove it"
+        ) from error
+    if not stat.S_ISREG(mode) and not entry.name.startswith("."):
+        raise UsageError(f"{entry.path} is {_special(mode)}, and not a file; remove it from the folder")
+    return stat.S_ISREG(mode)
+
+
+def _special(mode: int) -> str:
+    """Return what a thing in a file system is that is neither a file nor a folder."""
+    kinds = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
+    return kinds.get(stat.S_IFMT(mode), "a device")
+
+
+def read_file(path: Path) -> bytes:
+    """Read a file. What is no file, such as a pipe, is not opened.
+
+    Raises:
+        OSError: It cannot be read, or is no file.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode):
+        raise OSError(f"it is {_special(mode)}, and not a file")
+    return path.read_bytes()
 
 
 def _suffix(path: Path) -> str:

@@ -14,7 +14,7 @@ from paceline.data.format.contents import read_contents
 from paceline.data.sources import Source
 from paceline.data.sources.arrays import HDF5, Arrays
 from paceline.data.sources.coco import Coco
-from paceline.data.sources.files import files_below, left_out_notes
+from paceline.data.sources.files import files_below, left_out_notes, listed
 from paceline.data.sources.image_folder import image_folder
 from paceline.data.sources.parquet import tables
 from paceline.data.sources.table import file_table
@@ -113,7 +113,7 @@ def _kind(path: Path) -> str:
         if [path] * _is(path, suffixes) if path.is_file() else _files(path, suffixes):
             return kind
     if path.is_dir():
-        return "npy" if any(path.glob("*.npy")) else "images"
+        return "npy" if _files(path, (".npy",)) else "images"
     unpack = ", or unpack it first" if path.suffix.lower() in _PACKED else ""
     raise UsageError(f"the format of {path} is not recognised; give it with --format{unpack}")
 
@@ -132,7 +132,7 @@ def _is_data(path: Path) -> bool:
 
 
 def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_file() and _is(path, suffixes))
+    return [folder / name for name in listed(folder)[0] if _is(folder / name, suffixes)]
 
 
 def _is(path: Path, suffixes: Sequence[str]) -> bool:

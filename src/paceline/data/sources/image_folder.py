@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.core.errors import UsageError
 from paceline.data.format.model import Column
-from paceline.data.sources.files import AUDIO, LABEL, VIDEO, Files, file_column, files_below, numbers_of, size_of
+from paceline.data.sources.files import (
+    AUDIO,
+    LABEL,
+    VIDEO,
+    Files,
+    file_column,
+    files_below,
+    listed,
+    numbers_of,
+    size_of,
+)
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # those of torchvision
 
@@ -43,7 +52,7 @@ def image_folder(root: Path, classes: Sequence[str] | None = None) -> Files:
     columns, values = [file_column(kept)], dict[str, list[int]]()
     named: Sequence[str] = ()
     if not flat:
-        there = sorted(entry.name for entry in os.scandir(root) if entry.is_dir())
+        there = listed(root)[1]
         wanted = there if classes is None else classes
         labels, named = numbers_of(root, [file.partition("/")[0] for file in kept], wanted)
         columns.append(Column(name=LABEL, kind="int"))

@@ -90,9 +90,15 @@ def _sampled_content(path: Path) -> bytes:
 
 
 def text_files(path: Path) -> list[Path]:
-    """Return the files of text at a path, in order."""
+    """Return the files of text at a path, in order.
+
+    Raises:
+        UsageError: It is neither a file nor a folder.
+    """
     if path.is_file():
         return [path]
+    if not path.is_dir():
+        raise UsageError(f"{path} is neither a file nor a folder; give the text to convert as SRC")
     return sorted(path / file for file in files_below(path) if file.lower().endswith(SUFFIXES))
 
 
