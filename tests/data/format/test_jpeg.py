@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import io
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
-from tests.data.making import jpeg
+from tests.data.making import jpeg, pixels
 
+from paceline.data.convert.convert import Options, convert
 from paceline.data.convert.lossless import in_intervals, jpegtran
 from paceline.data.format.jpeg import JpegFrame, NotAJpeg, best_interval, header_of, intervals_of
-from paceline.data.reading.crops import Boxes
+from paceline.data.loader.loader import Loader
+from paceline.data.reading.crops import Boxes, CenterCrop
 from paceline.data.reading.jpeg_parts import Parts, parts_of
 from paceline.data.reading.pictures import Box, Decoder
+from paceline.data.sources.found import source_of
 
 SAMPLINGS = ["4:4:4", "4:2:2", "4:2:0"]
 
@@ -135,3 +140,22 @@ def test_what_cannot_be_cut_stays_as_it_is():
     assert in_intervals(b"no picture") == b"no picture"
     cut_off = jpeg(75, 90)[:300]
     assert in_intervals(cut_off) == cut_off
+
+
+@pytest.mark.skipif(shutil.which("cjpeg") is None, reason="cjpeg (libjpeg-turbo-progs) is not installed")
+@pytest.mark.parametrize("sampling", ["4x2", "2x4", "1x4", "3x1", "4x1", "2x2,1x2,1x2", "1x1,2x2,2x2", "4x1,2x1,1x1"])
+@pytest.mark.parametrize("restart", ["-restart 1B", ""])
+def test_colours_stored_in_unusual_ways_have_the_pixels_of_pil(tmp_path, sampling, restart):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    ppm = io.BytesIO()
+    Image.fromarray(pixels(96, 128)).save(ppm, "PPM")
+    command = ["cjpeg", "-sample", sampling, *restart.split()]
+    data = subprocess.run(command, input=ppm.getvalue(), capture_output=True, check=True).stdout
+    (folder / "0.jpg").write_bytes(data)
+    options = Options(verbatim=bool(restart))
+    convert(source_of(folder, None), tmp_path / "out", options, 1, lambda done, whole: None)
+    (images,) = next(iter(Loader(tmp_path / "out", 1, transform=CenterCrop(40, resize=80), exact=True)))
+    expected = whole_by_pil(data)[24:72, 40:88]  # 48 of 96 pixels
+    with_pil = Image.fromarray(expected).resize((40, 40), Image.Resampling.BILINEAR)
+    assert np.abs(images[0].permute(1, 2, 0).numpy().astype(int) - np.asarray(with_pil)).max() <= 1

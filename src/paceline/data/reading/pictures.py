@@ -64,8 +64,8 @@ class Decoder:
             try:
                 height, width, *_ = self._jpeg.decode_jpeg_header(data)
                 return self._decoded(data, height * width)
-            except ValueError:
-                pass  # four colours, perhaps
+            except (ValueError, KeyError):
+                pass  # four colours, or colours stored in a way that simplejpeg does not know
         return self._cv2.cvtColor(self._by_opencv(data, self._cv2.IMREAD_COLOR), self._cv2.COLOR_BGR2RGB)
 
     def image(self, data: memoryview, mode: str) -> NDArray[Any]:
@@ -121,7 +121,7 @@ class Decoder:
         return pixels
 
     def part(self, data: memoryview, parts: Parts, picture: int, box: Box) -> Pixels:
-        """Decode a part of a JPEG that can be cut.
+        """Decode a part of a JPEG that can be cut; all of it if simplejpeg does not know how its colours are stored.
 
         Args:
             data: The whole file.
@@ -135,9 +135,19 @@ class Decoder:
         try:
             found = self._decoded(parts.alone(picture, data), parts.pixels[picture])
         except ValueError as error:
-            raise UndecodablePicture(str(error)) from error
+            if self._knows_sampling(data):
+                raise UndecodablePicture(str(error)) from error
+            return self.whole(data)[box.top : box.top + box.height, box.left : box.left + box.width]
         top, left = parts.tops[picture], parts.lefts[picture]
         return found[top : top + box.height, left : left + box.width]
+
+    def _knows_sampling(self, data: memoryview) -> bool:
+        """Say whether simplejpeg decodes JPEGs whose colours are as coarse as those of this one."""
+        try:
+            self._jpeg.decode_jpeg_header(data)
+        except (ValueError, KeyError):
+            return False
+        return True
 
     def fill(self, slot: Pixels, part: Pixels, *, mirrored: bool, antialias: bool = True) -> None:
         """Write a part of a picture into its place in a batch, resized as that is."""
