@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
+
 from paceline.core.errors import UsageError
 from paceline.data.format.contents import read_contents
 from paceline.data.sources import Source
@@ -22,7 +24,8 @@ from paceline.data.sources.tfrecord import COLUMNS_FILE, tfrecords
 from paceline.data.sources.webdataset import PACKED, PLAIN, tars
 from paceline.data.sources.zarr_arrays import is_zarr
 
-_SPLITS = "dataset_dict.json"  # of Hugging Face's datasets
+_SPLITS = "dataset_dict.json"  # of Hugging Face's datasets, as those that follow
+_STATE, _INFO, _CACHE = "state.json", "dataset_info.json", "cache-"
 _PACKED = (".gz", ".zst", ".xz", ".bz2", ".zip")
 _OF_FILES: Mapping[str, tuple[tuple[str, ...], Callable[[Sequence[Path]], Source]]] = {
     "webdataset": ((*PLAIN, *PACKED), tars),
@@ -90,7 +93,7 @@ def source_of(path: Path, kind: str | None, classes: Sequence[str] | None = None
             raise UsageError(f"--format {kind} needs a {wanted}, and {path} is not one; leave --format out")
         return listed(path) if classes is None else _NUMBERED[kind](path, classes)
     suffixes, listed_together = _OF_FILES[kind]
-    files = [path] if path.is_file() else _files(path, suffixes)
+    files = [path] if path.is_file() else _saved_files(path) if kind == "arrow" else _files(path, suffixes)
     if not files:
         raise UsageError(f"no files in {path} whose names end in {', '.join(suffixes)}")
     found: Any = listed_together(files)
@@ -109,6 +112,8 @@ def _kind(path: Path) -> str:
             return "hdf5" if path.suffix.lower() in HDF5 else "npy"
         if path.suffix.lower() in (".csv", ".json"):
             return "table" if path.suffix.lower() == ".csv" else "coco"
+    if _state(path) is not None:
+        return "arrow"
     for kind, (suffixes, _) in _OF_FILES.items():
         if [path] * _is(path, suffixes) if path.is_file() else _files(path, suffixes):
             return kind
@@ -128,7 +133,45 @@ def _others(folder: Path, files: Sequence[Path]) -> list[str]:
 
 def _is_data(path: Path) -> bool:
     """Say whether a file is neither hidden nor a description of columns, such as Hugging Face's datasets write."""
-    return not path.name.startswith(".") and path.name not in ("state.json", "dataset_info.json", COLUMNS_FILE)
+    return not path.name.startswith(".") and path.name not in (_STATE, _INFO, COLUMNS_FILE)
+
+
+def _state(folder: Path) -> Mapping[str, Any] | None:
+    """Return what Hugging Face's `save_to_disk` noted in a folder; None if it did not write the folder."""
+    try:
+        found = msgspec.json.decode((folder / _STATE).read_bytes(), type=dict[str, Any])
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        if (folder / _INFO).is_file():
+            raise UsageError(f"{folder / _STATE} cannot be read ({error}); save the data set again") from error
+        return None
+    return found if "_data_files" in found else None
+
+
+def _saved_files(folder: Path) -> list[Path]:
+    """Return the Arrow files of a folder: if `save_to_disk` wrote it, those that it noted, in their order.
+
+    Raises:
+        UsageError: One of them is missing, or its rows are those that a list of row numbers selects.
+    """
+    state, there = _state(folder), _files(folder, _OF_FILES["arrow"][0])
+    if state is None:
+        is_cached = (folder / _INFO).is_file()  # the cache of Hugging Face's datasets, which holds results of map too
+        return [path for path in there if not (is_cached and path.name.startswith(_CACHE))]
+    if state.get("_indices_files") or state.get("_indices_data_files"):
+        raise UsageError(
+            f"{folder} holds a selection of rows, which its Arrow files do not show; in Python, save it with "
+            "load_from_disk(SRC).flatten_indices().save_to_disk(NEW), and convert NEW"
+        )
+    files = [folder / str(one["filename"]) for one in state["_data_files"]]
+    missing = [path.name for path in files if not path.is_file()]
+    if missing:
+        raise UsageError(
+            f"{folder} lacks {', '.join(missing[:3])}{', ...' * (len(missing) > 3)}: {len(missing)} of {len(files)} "
+            f"files that its {_STATE} lists; copy the folder again"
+        )
+    return files
 
 
 def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:

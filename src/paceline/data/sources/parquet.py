@@ -19,6 +19,7 @@ from paceline.data.sources.arrow_values import bytes_in, has_path, is_bytes, kep
 from paceline.data.sources.files import times_of
 
 _KEPT_GROUPS = 8  # groups of rows in memory
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # of an Arrow stream
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Tables:
         paths = [field.name for field in self._schema if has_path(field.type)]
         named = [name for name, names in self._class_names.items() if name != "label" and names]
         notes = [f"the paths beside the bytes of column {name} are not converted" for name in paths]
+        cut = [file for file, one in zip(self.files, self._opened, strict=True) if not one.has_end]
+        notes += [f"{file} has no mark at its end; if it was cut off, rows are missing" for file in cut]
         return [*self.left_out, *notes, *(f"the class names of column {name} are not converted" for name in named)]
 
     @cached_property
@@ -151,6 +154,8 @@ class Tables:
 class _ParquetFile:
     """A file of Parquet."""
 
+    has_end = True  # else it cannot be opened
+
     def __init__(self, path: Path) -> None:
         import pyarrow.parquet
 
@@ -176,10 +181,13 @@ class _ArrowFile:
         try:
             own = pyarrow.ipc.open_file(source)
             batches = [own.get_batch(number) for number in range(own.num_record_batches)]
+            self.has_end = True
         except pyarrow.ArrowInvalid:
             source.seek(0)
             own = pyarrow.ipc.open_stream(source)
             batches = list(own)
+            source.seek(max(0, source.size() - len(_END)))
+            self.has_end = source.read() == _END
         self.schema = own.schema
         self._tables = [pyarrow.Table.from_batches([batch]) for batch in batches]
         self.rows = [batch.num_rows for batch in batches]
