@@ -46,13 +46,18 @@ HOW = ("before", "empty", "half")
 DONE, REFUSED, FAILED = 0, 2, 3
 
 
+def picture(seed: int) -> bytes:
+    """A PNG of noise, as long as any other."""
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(seed).integers(0, 255, (20, 20, 3), np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
 def make_pictures(folder: Path) -> None:
     for number in range(6):
         path = folder / f"class{number % 2}" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = io.BytesIO()
-        Image.fromarray(np.random.default_rng(number).integers(0, 255, (20, 20, 3), np.uint8)).save(file, "PNG")
-        path.write_bytes(file.getvalue())
+        path.write_bytes(picture(number))
 
 
 def make_text(folder: Path) -> None:
@@ -209,8 +214,7 @@ class Trials:
     def change(self) -> None:
         path = sorted(one for one in self.source.rglob("*") if one.is_file())[-1]
         before, time = path.read_bytes(), path.stat()
-        middle = len(before) // 2
-        after = before[:middle] + bytes([before[middle] ^ 1]) + before[middle + 1 :]
+        after = picture(99) if path.suffix == ".png" else before.replace(b"2", b"3")
         path.write_bytes(after)
         changed = self.undisturbed()
         for how, number in self.each_point():

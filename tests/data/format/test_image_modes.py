@@ -19,6 +19,7 @@ from tests.data.making import jpeg, pixels
 from paceline.core.errors import UsageError
 from paceline.data import CenterCrop, Loader, ShardedDataset
 from paceline.data.convert.convert import Options, convert
+from paceline.data.convert.lossless import jpegtran
 from paceline.data.format.image_modes import NotAnImage, column_mode, image_header
 from paceline.data.sources import BadSample
 from paceline.data.sources.dataset import DatasetSource
@@ -230,3 +231,56 @@ def test_pixels_of_a_dataset_become_png_only_where_asked_for(tmp_path, monkeypat
         _ = DatasetSource("sets_of_images:turned").columns
     (value,) = DatasetSource("sets_of_images:turned", images="png").sample(0).values()
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(value.data))), np.asarray(module.turned[0]))  # type: ignore
+
+
+def half_ended(data: bytes) -> bytes:
+    """Half of a JPEG with the marker of its end: any reader fills the rest with gray."""
+    return data[: len(data) // 2] + b"\xff\xd9"
+
+
+def zeroed(data: bytes) -> bytes:
+    return data[: len(data) // 2] + bytes(len(data) - len(data) // 2)
+
+
+def wounded(data: bytes) -> bytes:
+    place = data.rindex(b"IDAT") + 20
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+def image_file(written: str, **how: object) -> bytes:
+    return png(Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)), written, **how)
+
+
+@pytest.mark.parametrize("keep", [0.5, 0.98])
+@pytest.mark.parametrize("written", ["jpeg", "progressive", "png", "webp", "bmp", "ppm", "tiff"])
+def test_an_image_that_was_cut_off_is_a_damaged_sample(tmp_path, written, keep):
+    data = image_file("JPEG", progressive=True) if written == "progressive" else image_file(written.upper())
+    check_damaged(tmp_path, "jpg" if written == "progressive" else written, data, data[: int(keep * len(data))])
+
+
+@pytest.mark.parametrize("suffix, harm", [("jpg", half_ended), ("jpg", zeroed), ("png", zeroed), ("png", wounded)])
+def test_an_image_of_which_a_part_is_lost_is_a_damaged_sample(tmp_path, suffix, harm):
+    if harm is half_ended and jpegtran() is None:
+        pytest.skip("jpegtran (libjpeg-turbo-progs) is not installed")
+    data = image_file("JPEG" if suffix == "jpg" else "PNG")
+    check_damaged(tmp_path, suffix, data, harm(data))
+
+
+def check_damaged(folder, suffix: str, sound: bytes, harmed: bytes) -> None:
+    (folder / "in").mkdir()
+    (folder / "in" / f"0.{suffix}").write_bytes(sound)
+    (folder / "in" / f"1.{suffix}").write_bytes(harmed)
+    source = image_folder(folder / "in")
+    with pytest.raises(BadSample, match=f"1.{suffix}: image is not an image that can be used"):
+        convert(source, folder / "out", Options(), 1, lambda done, whole: None)
+    made = convert(source, folder / "out", Options(on_error="skip"), 1, lambda done, whole: None)
+    assert (made.contents.samples, len(made.skipped)) == (1, 1)
+
+
+def test_bytes_behind_an_image_are_no_damage(tmp_path):
+    (tmp_path / "in").mkdir()
+    for suffix in ("jpg", "png", "webp"):
+        data = image_file({"jpg": "JPEG"}.get(suffix, suffix.upper()))
+        (tmp_path / "in" / f"0.{suffix}").write_bytes(data + b"more")
+    made = convert(image_folder(tmp_path / "in"), tmp_path / "out", Options(), 1, lambda done, whole: None)
+    assert made.contents.samples == 3

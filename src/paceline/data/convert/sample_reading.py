@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.convert.lossless import in_intervals
-from paceline.data.format.image_modes import NotAnImage, image_header
+from paceline.data.format.image_modes import NotAnImage, check_complete, image_header
 from paceline.data.format.model import Column, Payload, Sample
 from paceline.data.sources import BadSample, Source
 
@@ -34,8 +34,9 @@ def read_samples(
 
     def one(number: int) -> Sample | BadSample:
         try:
-            sample = fitting(source.sample(number), source.name(number), source.columns)
-            return sample if verbatim else _fast(sample, source.columns)
+            name = source.name(number)
+            sample = fitting(source.sample(number), name, source.columns)
+            return sample if verbatim else _fast(sample, name, source.columns)
         except BadSample as error:
             return error
 
@@ -47,29 +48,41 @@ def read_samples(
 
 
 def fitting(sample: Sample, name: str, columns: Sequence[Column]) -> Sample:
-    """Return a sample if its numbers fit where they are kept, and its images are images.
+    """Return a sample if its numbers fit where they are kept, and its images are complete images.
 
     Raises:
-        BadSample: A number does not fit, or the bytes of an image are something else.
+        BadSample: A number does not fit, or the bytes of an image are something else or not all of it.
     """
     for column in columns:
         value = sample[column.name]
         if column.kind == "image" and isinstance(value, Payload):
             try:
                 image_header(value.data)
+                check_complete(value.data)
             except NotAnImage as error:
-                raise BadSample(f"{name}: {column.name} is not an image that can be used: {error}") from error
+                raise _unusable(name, column, error) from error
     for key, value in sample.items():
         if isinstance(value, int) and not -_MOST <= value < _MOST:
             raise BadSample(f"{name}: {key} is {value}; only signed whole numbers of up to 64 bits are supported")
     return sample
 
 
-def _fast(sample: Sample, columns: Sequence[Column]) -> Sample:
-    """Return a sample whose JPEGs are fast to decode."""
+def _unusable(name: str, column: Column, error: NotAnImage) -> BadSample:
+    return BadSample(f"{name}: {column.name} is not an image that can be used: {error}")
+
+
+def _fast(sample: Sample, name: str, columns: Sequence[Column]) -> Sample:
+    """Return a sample whose JPEGs are fast to decode.
+
+    Raises:
+        BadSample: One of them ends before its last pixels.
+    """
     made = dict(sample)
     for column in columns:
         value = sample[column.name]
         if column.kind == "image" and isinstance(value, Payload) and value.suffix in _JPEG:
-            made[column.name] = replace(value, data=in_intervals(value.data))
+            try:
+                made[column.name] = replace(value, data=in_intervals(value.data))
+            except NotAnImage as error:
+                raise _unusable(name, column, error) from error
     return made

@@ -10,8 +10,10 @@ import struct
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from isal import isal_zlib
+
 from paceline.core.errors import EnvironmentFault
-from paceline.data.format.jpeg import NotAJpeg, header_of
+from paceline.data.format.jpeg import END, NotAJpeg, header_of
 
 EACH = "each"  # of a column whose images have modes that no one mode holds: each image keeps its own
 DEEP = ("RGB;16", "RGBA;16", "LA;16")
@@ -55,6 +57,53 @@ def image_header(data: bytes | memoryview) -> ImageHeader:
             raise NotAnImage(f"it is not a valid JPEG file: {error}") from error
         return ImageHeader(_OF_JPEG.get(header.components, "RGB"), header.width, header.height)
     return _header_of_png(bytes(data[:4096])) if bytes(data[:8]) == _PNG else _header_by_pil(data)
+
+
+def check_complete(data: bytes) -> None:
+    """Check that the file of an image is there to its end, with the checksums that it has.
+
+    Raises:
+        NotAnImage: It was cut off, or a checksum does not match.
+    """
+    if data[:2] == b"\xff\xd8":
+        if data.find(END, header_of(data).body_at) < 0:
+            raise NotAnImage("it is cut off: its JPEG data have no end marker")
+    elif data[:8] == _PNG:
+        _check_chunks(data)
+    elif data[:4] == b"RIFF":
+        if len(data) < 8 + int.from_bytes(data[4:8], "little"):
+            raise NotAnImage("it is cut off: its header gives a larger size")
+    else:
+        _check_by_pil(data)
+
+
+def _check_chunks(data: bytes) -> None:
+    """Check the chunks of a PNG (PNG specification, 5.3): all are there, and checksums match where pixels depend on it.
+
+    Raises:
+        NotAnImage: They are not, or do not.
+    """
+    at, kind = len(_PNG), b""
+    while kind != b"IEND":
+        if at + 8 > len(data):
+            raise NotAnImage("it is cut off: its PNG data have no end")
+        length, kind = struct.unpack_from(">I4s", data, at)
+        checked, at = data[at + 4 : at + 8 + length], at + 12 + length
+        if at > len(data):
+            raise NotAnImage("it is cut off: its PNG data have no end")
+        is_needed = kind == b"tRNS" or kind[:1].isupper()
+        if is_needed and isal_zlib.crc32(checked) != int.from_bytes(data[at - 4 : at], "big"):
+            raise NotAnImage(f"it is damaged: the checksum of its PNG chunk {kind.decode('latin-1')} does not match")
+
+
+def _check_by_pil(data: bytes) -> None:
+    try:
+        with pil().open(io.BytesIO(data)) as image:
+            image.load()
+    except EnvironmentFault:
+        raise
+    except Exception as error:
+        raise NotAnImage(f"it is cut off or damaged: {error}") from error
 
 
 def column_mode(modes: Iterable[str]) -> str:
