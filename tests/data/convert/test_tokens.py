@@ -17,7 +17,7 @@ from paceline.data.format.index import DamagedData
 from paceline.data.format.tokens import ByteTokenizer, Text
 from paceline.data.loader.loader import Loader
 from paceline.data.reading.token_dataset import TokenDataset
-from paceline.data.sources.text import documents, tokenizer_of
+from paceline.data.sources.text import TextOptions, documents, tokenizer_of
 
 TEXTS = [f"document {number}: " + "a few words, é and 字 " * (number + 1) for number in range(40)]
 
@@ -185,7 +185,7 @@ def test_a_long_document_comes_in_pieces_and_stays_one(tmp_path, monkeypatch):
     monkeypatch.setattr("paceline.data.sources.text._PIECE_BYTES", 1 << 12)
     lines = [f"line {number}: é and 字\n" + "\n \n" * (number % 3) for number in range(2000)]
     (tmp_path / "long.txt").write_text("".join(lines), encoding="utf-8")
-    pieces = [text for some in documents(tmp_path / "long.txt", cuts=True) for text in some]
+    pieces = [text for some in documents(tmp_path / "long.txt", options=TextOptions(cuts=True)) for text in some]
     assert len(pieces) > 2
     assert [one.ends for one in pieces] == [False] * (len(pieces) - 1) + [True]
     assert all(not one.text[0].isspace() and before.text.endswith("\n") for before, one in zip(pieces, pieces[1:]))
@@ -222,7 +222,7 @@ def test_text_of_every_format(tmp_path, kind):
     else:
         whole = "".join(TEXTS) if kind == "txt.gz" else "".join(json.dumps({"body": one}) + "\n" for one in TEXTS)
         (gzip.open if kind.endswith("gz") else open)(path, "wb").write(whole.encode())
-    found = [text.text for some in documents(path, field="body") for text in some]
+    found = [text.text for some in documents(path, options=TextOptions(text_field="body")) for text in some]
     assert found == (["".join(TEXTS)] if kind == "txt.gz" else TEXTS)
     if kind != "txt.gz":
         with pytest.raises(UsageError, match=r"text-field|a field \"text\""):
@@ -261,3 +261,17 @@ def test_damage_of_tokens_is_found_and_named(folder):
 def test_who_takes_tokens_for_pictures_is_told(folder):
     with pytest.raises(UsageError, match=r"TokenDataset\("):
         Loader(folder, 4)
+
+
+@pytest.mark.parametrize("setting", ["truncation", "padding", "both"])
+def test_a_tokenizer_cuts_no_document_and_fills_none_up(tmp_path, setting):
+    own = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "b": 1, "</s>": 2, "?": 3}, unk_token="?"))
+    own.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    if setting != "padding":
+        own.enable_truncation(2)
+    if setting != "truncation":
+        own.enable_padding(length=5, pad_id=3, pad_token="?")
+    own.save(str(tmp_path / "tokenizer.json"))
+    texts = iter([[Text("a b b a"), Text("b")]])
+    write_tokens(tmp_path / "tokens", texts, tokenizer_of(str(tmp_path / "tokenizer.json")))
+    assert np.concatenate(shards_of(tmp_path / "tokens")).tolist() == [0, 1, 1, 0, 2, 1, 2]

@@ -352,7 +352,11 @@ def test_a_table_with_a_class_and_a_label_keeps_both(tmp_path):
 
 @pytest.mark.parametrize(
     "text, said",
-    [("path,x,y\n0.wav,1,2\n1.wav,3\n", "fewer cells"), ("path,path\n0.wav,1.wav\n", "two columns called")],
+    [
+        ("path,x,y\n0.wav,1,2\n1.wav,3\n", "fewer cells"),
+        ("path,path\n0.wav,1.wav\n", "two columns called"),
+        ('path,x\n0.wav,"a\n1.wav,b\n', "cannot be read as CSV"),  # the quote takes in the second row
+    ],
 )
 def test_a_table_that_would_lose_cells_is_refused(tmp_path, text, said):
     with pytest.raises(UsageError, match=said):

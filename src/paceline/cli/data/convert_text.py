@@ -43,7 +43,8 @@ def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str,
         given: The names of the options on the command line.
     """
     from paceline.data.convert.token_shards import write_tokens
-    from paceline.data.sources.text import documents, fingerprint, left_out, tokenizer_of
+    from paceline.data.format.model import shown
+    from paceline.data.sources.text import TextOptions, documents, fingerprint, has_records, left_out, tokenizer_of
 
     tokenizer, field = options["tokenizer"], options["text_field"]
     for name in given:
@@ -55,20 +56,27 @@ def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str,
         raise UsageError(
             f"{paths[0]} is text, and text needs a tokenizer; give --tokenizer bytes or --tokenizer tokenizer.json"
         )
+    if "text_field" in given and not has_records(paths[0]):
+        raise UsageError(f"--text-field has no effect: {paths[0]} has no JSON, CSV or Parquet; leave it out")
     if options["processes"] is not None:
         os.environ["RAYON_NUM_THREADS"] = str(options["processes"])  # number of threads that a tokenizer.json uses
     for text in left_out(paths[0]):
         click.echo(f"paceline: {text}", err=True)
     own, skipped = tokenizer_of(tokenizer), list[str]()
     bad = skipped.append if options["on_error"] == "skip" else None
+    how = TextOptions(text_field=field, cuts=own.cuts, bad=bad)
     with Progress("bytes") as progress:
-        texts = documents(paths[0], progress, field=field, cuts=own.cuts, bad=bad)
+        texts = documents(paths[0], progress, how)
         shard_tokens = int(options["shard_mb"] * (1 << 20)) // (2 if own.vocabulary <= 1 << 16 else 4)
 
         def mark() -> str:
             return fingerprint(paths[0], tokenizer, field)
 
         made = write_tokens(paths[1], texts, own, shard_tokens, mark(), mark)
+    if how.other_fields:
+        more = ", ..." * (len(how.other_fields) > _SHOWN)
+        named = ", ".join(map(shown, sorted(how.other_fields)[:_SHOWN]))
+        click.echo(f"paceline: only {field} is converted; other fields are not: {named}{more}", err=True)
     for text in skipped[:_SHOWN]:
         click.echo(f"paceline: skipped {text}", err=True)
     bad_ones = f", {len(skipped):,} skipped" if skipped else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from paceline.core.errors import UsageError
@@ -62,7 +62,7 @@ def _read(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     """Return the heads of a table, and the line and the cells of each row."""
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(file, strict=True)  # else a quote that nothing ends takes in all that follows
             return list(reader.fieldnames or []), list(_checked(path, reader))
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
@@ -72,11 +72,16 @@ def _read(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
 
 def _checked(path: Path, reader: csv.DictReader[str]) -> Iterator[tuple[int, dict[str, str]]]:
     for row in reader:
-        if None in row:
-            raise UsageError(f"{path}, line {reader.line_num}: it has more cells than the first line; quote commas")
-        if None in row.values():
-            raise UsageError(f"{path}, line {reader.line_num}: it has fewer cells than the first line; add commas")
+        if fault := fault_of_row(row):
+            raise UsageError(f"{path}, line {reader.line_num}: {fault}")
         yield reader.line_num, row
+
+
+def fault_of_row(row: Mapping[str | None, object]) -> str:
+    """Return what is wrong with a row of `csv.DictReader`: it has more cells or fewer than the first line; else ""."""
+    if None in row:
+        return "it has more cells than the first line; quote commas"
+    return "it has fewer cells than the first line; add commas" if None in row.values() else ""
 
 
 def _filled(path: Path, line: int, row: dict[str, str], head: str) -> str:

@@ -1,12 +1,16 @@
-"""Documents, a piece at a time: text files, JSON lines and Parquet files; and their tokens."""
+"""Documents, a piece at a time: text files, and records of JSON, CSV and Parquet files; and their tokens."""
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
+import io
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,11 +18,15 @@ import msgspec
 
 from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.format.tokens import ByteTokenizer, Text, Tokenizer
-from paceline.data.sources.files import files_below, left_out_notes
+from paceline.data.sources.files import files_below, left_out_notes, size_of, times_of
+from paceline.data.sources.table import fault_of_row
 
 PLAIN, LINES, TABLES = (".txt", ".md"), (".jsonl", ".ndjson"), (".parquet", ".pq")
-SUFFIXES = (*PLAIN, *LINES, *(f"{suffix}.gz" for suffix in (*PLAIN, *LINES)), *TABLES)
+JSON, CELLS = (".json",), (".csv", ".tsv")
+# What a folder is read for: the first of these groups of which it has files. JSON and CSV files often describe others.
+_GROUPS = tuple((*own, *(f"{suffix}.gz" for suffix in own)) for own in ((*PLAIN, *LINES, *TABLES), JSON, CELLS))
 FIELD = "text"
+_LONGEST_CELL = (1 << 31) - 1  # bytes
 _PARTS, _PART_BYTES = 64, 4096  # of a large file, by which a change is noticed
 _TOGETHER_BYTES = 1 << 22  # of documents that are made into tokens together
 _PIECE_BYTES = 1 << 22  # of a long document, where it may be cut
@@ -32,32 +40,47 @@ class BadText(ValueError):
     """A document that cannot be read; the message says why."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class TextOptions:
+    """How documents are read."""
+
+    text_field: str = FIELD  # of records, what holds the text
+    cuts: bool = False  # whether a long document may come in pieces, between two lines
+    bad: Bad | None = None  # is told of what cannot be read, which is left out; None: it ends in an error
+    other_fields: set[str] = field(default_factory=set)  # filled with the fields of records that are not converted
+
+    def skip(self, error: BadText) -> None:
+        """Leave out a document that cannot be read.
+
+        Raises:
+            BadText: Nothing may be left out.
+        """
+        if self.bad is None:
+            raise error
+        self.bad(str(error))
+
+
 def documents(
     path: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
-    *,
-    field: str = FIELD,
-    cuts: bool = False,
-    bad: Bad | None = None,
+    options: TextOptions = TextOptions(),  # noqa: B008 - frozen
 ) -> Iterator[list[Text]]:
     """Yield documents, some at a time.
 
     Args:
         path: A file of text, or a folder of such files.
         progress: Called with the bytes that are read, and those of all files.
-        field: Of JSON lines and Parquet, what holds the text.
-        cuts: Whether a long document may come in pieces, between two lines.
-        bad: Is told of what cannot be read, which is left out; None: it ends in an error.
+        options: How they are read.
 
     Raises:
         UsageError: There are none, or one cannot be read.
     """
     files = text_files(path)
-    done, total = 0, sum(file.stat().st_size for file in files)
+    done, total = 0, sum(map(size_of, files))
     held: list[Text] = []
     size = 0
     for file in files:
-        for text in _of_file(file, field, cuts, bad):
+        for text in _of_file(file, options):
             held.append(text)
             size += len(text.text)
             done += len(text.text)  # less than the bytes of the file in JSON and beyond ASCII
@@ -69,13 +92,15 @@ def documents(
         yield held
 
 
-def fingerprint(path: Path, tokenizer: str, field: str = FIELD) -> str:
+def fingerprint(path: Path, tokenizer: str, text_field: str = FIELD) -> str:
     """Return a digest of the files of documents, by name, size, time and sampled content, and of the tokenizer."""
     digest = hashlib.sha256(Path(tokenizer).read_bytes() if tokenizer != "bytes" else b"bytes")
-    digest.update(field.encode())
+    digest.update(text_field.encode())
     for file in text_files(path):
-        digest.update(f"{file.relative_to(path.parent)}\0{file.stat().st_size}\0".encode("utf-8", "surrogateescape"))
-        digest.update(file.stat().st_mtime_ns.to_bytes(16, "little", signed=True) + _sampled_content(file))
+        digest.update(f"{file.relative_to(path.parent)}\0{size_of(file)}\0".encode("utf-8", "surrogateescape"))
+        digest.update(times_of([file]).encode())
+        with suppress(OSError):  # which is told when it is read
+            digest.update(_sampled_content(file))
     return digest.hexdigest()
 
 
@@ -99,34 +124,42 @@ def text_files(path: Path) -> list[Path]:
         return [path]
     if not path.is_dir():
         raise UsageError(f"{path} is neither a file nor a folder; give the text to convert as SRC")
-    return sorted(path / file for file in files_below(path) if file.lower().endswith(SUFFIXES))
+    below = list(files_below(path))
+    groups = ([file for file in below if file.lower().endswith(suffixes)] for suffixes in _GROUPS)
+    return sorted(path / file for file in next((files for files in groups if files), []))
+
+
+def has_records(path: Path) -> bool:
+    """Say whether files of text at a path have records with fields."""
+    return any(_reader_of(file) is not _of_plain for file in text_files(path))
 
 
 def left_out(path: Path) -> list[str]:
     """Return a message about the files in a folder that are not text; no message if all are text."""
     if path.is_file():
         return []
-    others = [Path(file) for file in files_below(path) if not file.lower().endswith(SUFFIXES)]
+    text = set(text_files(path))
+    others = [Path(file) for file in files_below(path) if path / file not in text]
     kinds = Counter(one.suffix.lower() or "without suffix" for one in others if not one.name.startswith("."))
     return left_out_notes(path, kinds)
 
 
-def _of_file(path: Path, field: str, cuts: bool, bad: Bad | None) -> Iterator[Text]:
-    name = path.name.lower().removesuffix(".gz")
-    if name.endswith(TABLES):
-        found = _of_table(path, field, bad)
-    elif name.endswith(LINES):
-        found = _of_lines(path, field, bad)
-    else:
-        found = _of_plain(path, cuts)
+def _of_file(path: Path, options: TextOptions) -> Iterator[Text]:
     try:
-        yield from found
+        yield from _reader_of(path)(path, options)
     except BadText as error:
-        if bad is None:
+        if options.bad is None:
             raise UsageError(f"{error}; leave out what cannot be read with --on-error skip") from error
-        bad(str(error))
+        options.bad(str(error))
     except (OSError, EOFError) as error:
         raise UsageError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def _reader_of(path: Path) -> Callable[[Path, TextOptions], Iterator[Text]]:
+    """Return what reads a file, by its name."""
+    name = path.name.lower().removesuffix(".gz")
+    readers = ((TABLES, _of_table), (LINES, _of_lines), (JSON, _of_json), (CELLS, _of_cells))
+    return next((reader for suffixes, reader in readers if name.endswith(suffixes)), _of_plain)
 
 
 @contextmanager
@@ -139,11 +172,11 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
             yield file
 
 
-def _of_plain(path: Path, cuts: bool) -> Iterator[Text]:
+def _of_plain(path: Path, options: TextOptions) -> Iterator[Text]:
     """Yield the one document of a file of text; in pieces if it is long and may be cut."""
     with _opened(path) as file:
-        data = file.read(_PIECE_BYTES if cuts else -1)
-        while more := file.read(_PIECE_BYTES) if cuts else b"":
+        data = file.read(_PIECE_BYTES if options.cuts else -1)
+        while more := file.read(_PIECE_BYTES) if options.cuts else b"":
             data += more
             if end := _cut_of(data):
                 yield Text(_decoded(path, data[:end]), ends=False)
@@ -166,30 +199,91 @@ def _decoded(path: Path, data: bytes) -> str:
         raise BadText(f"{path} is not UTF-8 text: {error}") from error
 
 
-def _of_lines(path: Path, field: str, bad: Bad | None) -> Iterator[Text]:
+def _of_lines(path: Path, options: TextOptions) -> Iterator[Text]:
     with _opened(path) as file:
         for number, line in enumerate(file, 1):
-            try:
-                if line.strip():
-                    yield Text(_of_line(path, number, line, field))
-            except BadText as error:
-                if bad is None:
-                    raise
-                bad(str(error))
+            own = line.removeprefix(BOM_UTF8) if number == 1 else line
+            if own.strip():
+                yield from _of_record(f"{path}, line {number}", own, options)
 
 
-def _of_line(path: Path, number: int, line: bytes, field: str) -> str:
+def _of_json(path: Path, options: TextOptions) -> Iterator[Text]:
+    """Yield the documents of a file of JSON lines, or of one array of objects, which is read into memory as a whole.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    with _opened(path) as file:
+        first = next((line for line in file if line.removeprefix(BOM_UTF8).strip()), b"").removeprefix(BOM_UTF8)
     try:
-        found = msgspec.json.decode(line)
-        text: Any = found[field]
-    except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise BadText(f'{path}, line {number}: not JSON with a field "{field}"') from error
-    if not isinstance(text, str):
-        raise BadText(f'{path}, line {number}: the field "{field}" is {type(text).__name__}, and not text')
-    return text
+        if not first.lstrip().startswith(b"["):
+            msgspec.json.decode(first or b"{}", type=dict[str, msgspec.Raw])
+            yield from _of_lines(path, options)
+            return
+        with _opened(path) as file:
+            records = msgspec.json.decode(file.read().removeprefix(BOM_UTF8), type=list[msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{path} is neither JSON lines nor one array of objects ({error}); write each document as an object with "
+            f'the field "{options.text_field}", on a line of its own'
+        ) from error
+    for number, record in enumerate(records):
+        yield from _of_record(f"{path}, [{number}]", bytes(record), options)
 
 
-def _of_table(path: Path, field: str, bad: Bad | None) -> Iterator[Text]:
+def _of_record(name: str, record: bytes, options: TextOptions) -> Iterator[Text]:
+    """Yield the text of a record of JSON; nothing if it has none and may be left out."""
+    try:
+        try:
+            found = msgspec.json.decode(record)
+            text: Any = found[options.text_field]
+        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+            raise BadText(f'{name}: not JSON with a field "{options.text_field}"') from error
+        if not isinstance(text, str):
+            raise BadText(f'{name}: the field "{options.text_field}" is {type(text).__name__}, and not text')
+    except BadText as error:
+        options.skip(error)
+        return
+    options.other_fields.update(one for one in found if one != options.text_field)
+    yield Text(text)
+
+
+def _of_cells(path: Path, options: TextOptions) -> Iterator[Text]:
+    """Yield the texts of a column of a CSV file.
+
+    Raises:
+        UsageError: There is no such column.
+        BadText: The rest of the file cannot be read.
+    """
+    before = csv.field_size_limit(_LONGEST_CELL)
+    try:
+        with _opened(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as lines:
+            is_tabbed = path.name.lower().removesuffix(".gz").endswith(".tsv")
+            reader = csv.DictReader(lines, delimiter="\t" if is_tabbed else ",", strict=True)
+            heads = list(reader.fieldnames or ())
+            if heads.count(options.text_field) != 1:
+                raise _no_column(path, options.text_field, heads)
+            options.other_fields.update(head for head in heads if head != options.text_field)
+            for row in reader:
+                if fault := fault_of_row(row):
+                    options.skip(BadText(f"{path}, line {reader.line_num}: {fault}"))
+                else:
+                    yield Text(row[options.text_field])
+    except UnicodeDecodeError as error:
+        raise BadText(f"{path} is not UTF-8 text: {error}") from error
+    except csv.Error as error:
+        raise BadText(f"{path}, line {reader.line_num} and all that follows cannot be read as CSV: {error}") from error
+    finally:
+        csv.field_size_limit(before)
+
+
+def _no_column(path: Path, name: str, names: Sequence[str]) -> UsageError:
+    if name in names:
+        return UsageError(f"{path} has two columns called {name}; rename one of them")
+    return UsageError(f"{path} has no column {name}; name one of {', '.join(names)} with --text-field")
+
+
+def _of_table(path: Path, options: TextOptions) -> Iterator[Text]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -197,19 +291,18 @@ def _of_table(path: Path, field: str, bad: Bad | None) -> Iterator[Text]:
         raise EnvironmentFault("Parquet files need pyarrow: pip install 'paceline[formats]'") from error
     try:
         with pyarrow.parquet.ParquetFile(path) as table:
-            if field not in table.schema_arrow.names:
-                names = ", ".join(table.schema_arrow.names)
-                raise UsageError(f"{path} has no column {field}; name one of {names} with --text-field")
+            names = table.schema_arrow.names
+            if names.count(options.text_field) != 1:
+                raise _no_column(path, options.text_field, names)
+            options.other_fields.update(name for name in names if name != options.text_field)
             row = 0
-            for batch in table.iter_batches(_ROWS, columns=[field]):
+            for batch in table.iter_batches(_ROWS, columns=[options.text_field]):
                 for text in batch.column(0).to_pylist():
                     row += 1
                     if isinstance(text, str):
                         yield Text(text)
-                    elif bad is None:
-                        raise BadText(f"{path}, row {row}: the column {field} has no text")
                     else:
-                        bad(f"{path}, row {row}: the column {field} has no text")
+                        options.skip(BadText(f"{path}, row {row}: the column {options.text_field} has no text"))
     except pyarrow.ArrowException as error:
         raise UsageError(f"{path} cannot be read as Parquet: {error}") from error
 
@@ -232,6 +325,8 @@ class FileTokenizer:
             self._own = Own.from_file(str(path))
         except Exception as error:
             raise UsageError(f"{path} is not a tokenizer: {error}") from error
+        self._own.no_truncation()  # which would cut documents off
+        self._own.no_padding()
         ends = [self._own.token_to_id(name) for name in ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")]
         found = next((end for end in ends if end is not None), None)
         if found is None:
