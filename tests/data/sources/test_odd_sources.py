@@ -338,10 +338,30 @@ def sounds(folder, text, count=2) -> object:
     return folder / "a.csv"
 
 
-@pytest.mark.parametrize("cells", [["12345678901234567890", "12345678901234567891"], ["1e400", "2.5"], ["007", "1.5"]])
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["12345678901234567890", "12345678901234567891"],
+        ["9223372036854775808", ""],
+        ["9007199254740993", "1.5"],
+        ["9007199254740993.0", "1"],
+        ["1e400", "2.5"],
+        ["007", "1.5"],
+    ],
+)
 def test_cells_that_a_number_would_change_stay_text(tmp_path, cells):
     path = sounds(tmp_path, f"path,x\n0.wav,{cells[0]}\n1.wav,{cells[1]}\n")
     assert [row["x"] for row in rows_of(source_of(path, None), tmp_path / "out")] == cells
+
+
+@pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 10**18 + 1, 2**63 - 1, -(2**63)])
+@pytest.mark.parametrize("beside", ["", " ", "1"])
+def test_whole_numbers_of_64_bits_stay_exact_beside_an_empty_cell(tmp_path, number, beside):
+    path = sounds(tmp_path, f"path,x\n0.wav,{number}\n1.wav,{beside}\n")
+    rows = rows_of(source_of(path, None), tmp_path / "out")
+    assert [row["x"] for row in rows] == [number, int(beside) if beside.strip() else None]
+    ((first, _),) = [batch["x"] for batch in Loader(tmp_path / "out", 2, columns=["x"])]
+    assert int(first) == number
 
 
 def test_a_table_with_a_class_and_a_label_keeps_both(tmp_path):

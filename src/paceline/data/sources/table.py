@@ -15,7 +15,7 @@ from paceline.data.sources.files import LABEL, Files, file_column, numbers_of, s
 
 _WHOLE, _DECIMAL = re.compile(r"[-+]?[0-9]+"), re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _NAME = re.compile(r"[-+]?0[0-9]+")  # 007 is a name, and not a number
-_LARGEST_WHOLE = 18  # digits that surely fit into 64 bits
+_WHOLE_NUMBERS = range(-(1 << 63), 1 << 63)  # those of 64 bits
 _PATHS, _LABELS = ("path", "file", "filename", "file_name", "image"), (LABEL, "class", "target")
 
 Values = list[str | int | float | None]
@@ -104,9 +104,12 @@ def _typed(name: str, cells: list[str]) -> tuple[Column, Values]:
     """Return a column as numbers if all cells are numbers, else as text. An empty cell among numbers is no value."""
     some = [cell.strip() for cell in cells if cell.strip()]
     named = name != LABEL and any(_NAME.fullmatch(cell) for cell in some)
-    if some and not named and all(_WHOLE.fullmatch(cell) and len(cell) <= _LARGEST_WHOLE for cell in some):
-        return Column(name=name, kind="int"), [int(cell) if cell.strip() else None for cell in cells]
-    if some and not named and all(_is_decimal(cell) for cell in some):
+    if not some or named:
+        return Column(name=name, kind="text"), list(cells)
+    if all(_WHOLE.fullmatch(cell) for cell in some):
+        if all(int(cell) in _WHOLE_NUMBERS for cell in some):
+            return Column(name=name, kind="int"), [int(cell) if cell.strip() else None for cell in cells]
+    elif all(_is_decimal(cell) for cell in some):
         return Column(name=name, kind="float"), [float(cell) if cell.strip() else None for cell in cells]
     return Column(name=name, kind="text"), list(cells)
 
@@ -115,7 +118,8 @@ def _is_decimal(cell: str) -> bool:
     """Say whether a cell is a number that a float of 64 bits has: not beyond its range, and whole numbers exactly."""
     if not _DECIMAL.fullmatch(cell) or math.isinf(float(cell)):
         return False
-    return not _WHOLE.fullmatch(cell) or int(float(cell)) == int(cell)
+    whole, _, fraction = cell.partition(".")
+    return bool(fraction.strip("0")) or not _WHOLE.fullmatch(whole) or int(float(cell)) == int(whole)
 
 
 def _usual(name: str, labels_in: str | None) -> str:
