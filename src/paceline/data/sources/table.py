@@ -15,7 +15,7 @@ from paceline.data.sources.files import LABEL, Files, file_column, numbers_of, s
 
 _WHOLE, _DECIMAL = re.compile(r"[-+]?[0-9]+"), re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _NAME = re.compile(r"[-+]?0[0-9]+")  # 007 is a name, and not a number
-_WHOLE_NUMBERS = range(-(1 << 63), 1 << 63)  # those of 64 bits
+_WHOLE_NUMBERS, _LONGEST_WHOLE = range(-(1 << 63), 1 << 63), 20  # those of 64 bits, and their characters
 _PATHS, _LABELS = ("path", "file", "filename", "file_name", "image"), (LABEL, "class", "target")
 
 Values = list[str | int | float | None]
@@ -107,7 +107,7 @@ def _typed(name: str, cells: list[str]) -> tuple[Column, Values]:
     if not some or named:
         return Column(name=name, kind="text"), list(cells)
     if all(_WHOLE.fullmatch(cell) for cell in some):
-        if all(int(cell) in _WHOLE_NUMBERS for cell in some):
+        if all(len(cell) <= _LONGEST_WHOLE and int(cell) in _WHOLE_NUMBERS for cell in some):
             return Column(name=name, kind="int"), [int(cell) if cell.strip() else None for cell in cells]
     elif all(_is_decimal(cell) for cell in some):
         return Column(name=name, kind="float"), [float(cell) if cell.strip() else None for cell in cells]

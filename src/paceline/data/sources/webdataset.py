@@ -27,6 +27,7 @@ from paceline.data.sources.files import left_out_notes, times_of
 PLAIN = (".tar",)
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _KEPT_UNPACKED = 2  # tars in memory
+_PIECE_BYTES = 1 << 20  # of zeros, that are read at a time
 _UNPACKED_BY: Mapping[str, Callable[[Path], Any]] = {".bz2": bz2.open, ".xz": lzma.open}  # else gzip
 
 
@@ -157,45 +158,92 @@ def tars(paths: Sequence[Path]) -> Tars:
         UsageError: One is no tar, or has links, or there are no samples.
     """
     skipped: Counter[str] = Counter()
-    groups = [group for number, path in enumerate(paths) for group in _groups(number, path, skipped)]
+    endless: list[Path] = []
+    groups = [group for number, path in enumerate(paths) for group in _groups(number, path, skipped, endless)]
     if not groups:
         raise UsageError(f"no samples in {', '.join(map(str, paths[:3]))}: file names must be KEY.SUFFIX")
-    return Tars(list(paths), groups, left_out=left_out_notes(paths[0].parent, skipped))
+    cut = [f"{path} has no mark at its end; if it was cut off, samples are missing" for path in endless]
+    return Tars(list(paths), groups, left_out=[*left_out_notes(paths[0].parent, skipped), *cut])
 
 
 def _is_packed(path: Path) -> bool:
     return not path.name.lower().endswith(PLAIN) and path.name.lower().endswith(PACKED)
 
 
+def _opened(path: Path) -> Any:
+    return _UNPACKED_BY.get(path.suffix.lower(), gzip.open)(path) if _is_packed(path) else path.open("rb")
+
+
 def _unpacked(path: Path) -> bytes:
-    with _UNPACKED_BY.get(path.suffix.lower(), gzip.open)(path) as file:
+    with _opened(path) as file:
         data: bytes = file.read()
         return data
 
 
-def _groups(number: int, path: Path, skipped: Counter[str]) -> Iterator[Group]:
-    """Yield the samples of a tar, and count the files that are no part of one."""
-    key, members = "", list[Member]()
+def _groups(number: int, path: Path, skipped: Counter[str], endless: list[Path]) -> Iterator[Group]:
+    """Yield the samples of a tar, count the files that are no part of one, and note a tar without an end.
+
+    Raises:
+        UsageError: It cannot be read as a whole, or the files of a sample do not follow each other.
+    """
+    key, members, keys = "", list[Member](), set[str]()
     try:
-        with tarfile.open(path, "r:*" if _is_packed(path) else "r:") as archive:
-            for one in archive:
-                folder, _, file = one.name.rpartition("/")
-                stem, dot, suffix = file.partition(".")
-                if one.isdir() or not _has_bytes(path, one):
-                    continue
-                if not dot or not stem or not suffix:
-                    skipped["in tars whose names are not KEY.SUFFIX"] += 1
-                    continue
-                own = f"{folder}/{stem}" if folder else stem
-                if members and own != key:
-                    yield Group(number, key, tuple(members))
-                    members = []
-                key = own
-                members.append(Member(suffix, one.offset_data, one.size))
+        for one in _members(path, endless):
+            folder, _, file = one.name.rpartition("/")
+            stem, dot, suffix = file.partition(".")
+            if one.isdir() or not _has_bytes(path, one):
+                continue
+            if not dot or not stem or not suffix:
+                skipped["in tars whose names are not KEY.SUFFIX"] += 1
+                continue
+            own = f"{folder}/{stem}" if folder else stem
+            if own in keys and own != key:
+                raise UsageError(
+                    f"{path}: {one.name} does not follow the other files of sample {own}; unpack the tar, and pack its "
+                    "files in the order of their names (tar --sort=name)"
+                )
+            if members and own != key:
+                yield Group(number, key, tuple(members))
+                members = []
+            key = own
+            keys.add(key)
+            members.append(Member(suffix, one.offset_data, one.size))
     except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError) as error:
         raise UsageError(f"{path} cannot be read as a tar ({error}); unpack it first if it is compressed") from error
     if members:
         yield Group(number, key, tuple(members))
+
+
+def _members(path: Path, endless: list[Path]) -> Iterator[tarfile.TarInfo]:
+    """Yield the members of a tar, or of several that were written one behind the other into a file."""
+    with _opened(path) as file:
+        begin: int | None = 0
+        while begin is not None:
+            file.seek(begin)
+            archive = tarfile.TarFile(fileobj=file)
+            yield from archive
+            begin = _next_archive(path, file, archive.offset, endless)
+
+
+def _next_archive(path: Path, file: Any, end: int, endless: list[Path]) -> int | None:
+    """Return where the next tar of a file begins behind the zero blocks that end one; None if nothing follows.
+
+    Raises:
+        ReadError: What follows is no tar.
+    """
+    file.seek(end)
+    at = end
+    while piece := file.read(_PIECE_BYTES):
+        zeros = len(piece) - len(piece.lstrip(b"\0"))
+        if zeros < len(piece):
+            begin = (at + zeros) // tarfile.BLOCKSIZE * tarfile.BLOCKSIZE
+            if begin <= end:
+                raise tarfile.ReadError(f"there is no header at byte {end}, and it does not end there")
+            return int(begin)
+        at += len(piece)
+    if at == end:
+        endless.append(path)
+    return None
 
 
 def _has_bytes(path: Path, one: tarfile.TarInfo) -> bool:
