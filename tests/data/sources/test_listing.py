@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import os
 import socket
+import tarfile
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
+from click.testing import CliRunner
 from tests.data.making import jpeg
 
+from paceline.cli.data.convert import command
 from paceline.core.errors import EnvironmentFault, UsageError
+from paceline.data.convert import convert as convert_module
+from paceline.data.convert import token_shards
 from paceline.data.convert.convert import Options, convert
 from paceline.data.sources import BadSample
 from paceline.data.sources.files import files_below
@@ -106,3 +113,76 @@ def test_a_link_to_nothing_among_files_of_many_samples_is_an_error(tmp_path, nam
     (tmp_path / "in" / name).symlink_to("gone")
     with pytest.raises(UsageError, match=name):
         len(source_of(tmp_path / "in", None))
+
+
+def write_sample(kind, folder, number):
+    """Write a sample of a kind, as a file of its own or a row, and return the name of the file."""
+    names = {"images": f"a/{number}.jpg", "tars": f"{number}.tar", "text": f"{number}.jsonl", "table": f"{number}.jpg"}
+    path = folder / names.get(kind, f"{number}.{kind}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".jpg":
+        path.write_bytes(jpeg(8, 8, number))
+    elif kind == "tars":
+        with tarfile.open(path, "w") as archive:
+            archive.addfile(tarfile.TarInfo(f"{number}.txt"))
+    elif kind == "npy":
+        np.save(path, np.arange(3))
+    elif kind == "parquet":
+        pyarrow.parquet.write_table(pyarrow.table({"a": [number]}), path)
+    else:
+        path.write_text('{"text": "a"}\n')
+    if kind == "table":
+        with (folder / "table.csv").open("a") as file:
+            file.write(f"{path.name}\n" if number else f"path\n{path.name}\n")
+    return path.name
+
+
+@pytest.mark.parametrize("kind", ["images", "tars", "npy", "parquet", "table", "text"])
+@pytest.mark.parametrize("does", ["added", "removed", "nothing"])
+def test_a_folder_that_gets_or_loses_files_while_it_is_converted_is_refused(tmp_path, monkeypatch, kind, does):
+    folder = tmp_path / "in"
+    for number in range(2):
+        write_sample(kind, folder, number)
+    module, name = (token_shards, "_written") if kind == "text" else (convert_module, "_converted")
+    convert_all, said = getattr(module, name), []
+
+    def changing(*arguments):
+        made = convert_all(*arguments)
+        if does == "added":
+            said.append(write_sample(kind, folder, 2))
+        elif does == "removed":
+            said.append(write_sample(kind, folder, 1))
+            (folder / "a" / said[0] if kind == "images" else folder / said[0]).unlink()
+        return made
+
+    monkeypatch.setattr(module, name, changing)
+    source = folder / "table.csv" if kind == "table" else folder
+    more = ["--tokenizer", "bytes"] if kind == "text" else []
+    done = CliRunner().invoke(command, [str(source), str(tmp_path / "out"), *more], standalone_mode=False)
+    if does == "nothing":
+        assert done.exception is None, done.exception
+        return
+    assert isinstance(done.exception, UsageError) and "changed while it was converted" in str(done.exception)
+    if kind not in ("table", "text"):
+        assert f"1 file was {does}" in str(done.exception) and said[0] in str(done.exception)
+    assert not [path for path in (tmp_path / "out").glob("*.json") if not path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("kind", ["images", "text"])
+def test_all_samples_that_were_skipped_are_listed_in_a_file(tmp_path, kind):
+    (tmp_path / "in" / "a").mkdir(parents=True)
+    bad = b"no" if kind == "images" else b"\xff"
+    good = jpeg(8, 8) if kind == "images" else b"text"
+    suffix = "jpg" if kind == "images" else "txt"
+    for number in range(31):
+        (tmp_path / "in" / "a" / f"new\nline{number:02d}.{suffix}").write_bytes(bad if number else good)
+    more = ["--tokenizer", "bytes"] if kind == "text" else []
+    arguments = [str(tmp_path / "in"), str(tmp_path / "out"), "--on-error", "skip", *more]
+    done = CliRunner().invoke(command, arguments, standalone_mode=False)
+    assert done.exception is None and "30 skipped" in done.stdout
+    shown = done.stderr.splitlines()
+    assert sum("paceline: skipped " in line for line in shown) == 8
+    assert f"paceline: 30 samples skipped, all listed in {tmp_path}/out/skipped.txt" in shown
+    listed = (tmp_path / "out" / "skipped.txt").read_text().splitlines()
+    assert len(listed) == 30
+    assert all(any(f"new\\nline{number:02d}" in line for line in listed) for number in range(1, 31))

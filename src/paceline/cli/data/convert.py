@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from paceline.cli.base.command import Command
 from paceline.cli.base.numbers import FiniteFloat
 from paceline.cli.base.progress import Progress
 from paceline.cli.data.convert_stores import local_paths
-from paceline.cli.data.convert_text import convert_text, is_text
+from paceline.cli.data.convert_text import convert_text, is_text, tell_skipped
 from paceline.core import units
 from paceline.core.errors import UsageError
 from paceline.report.words import count
@@ -140,16 +140,15 @@ def _convert(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str, Any
         on_error=options["on_error"],
     )
     try:
-        source, dest = _source(paths, options)
+        source, dest, changes = _source(paths, options)
         _warn(source, verbatim=asked.verbatim)
         with Progress("samples") as progress:
-            made = convert(source, dest, asked, options["processes"] or cores(), progress)
+            made = convert(source, dest, asked, options["processes"] or cores(), progress, changes)
     except BadSample as error:
         raise UsageError(
             f"{error}; repair the sample, or skip all samples that cannot be read with --on-error skip"
         ) from error
-    for text in made.skipped[:8]:
-        click.echo(f"paceline: skipped {text}", err=True)
+    tell_skipped(made.skipped, shown_dest)
     contents = made.contents
     size = units.size(sum(shard.bytes for shard in contents.shards))
     skipped = f", {len(made.skipped):,} skipped" if made.skipped else ""
@@ -191,10 +190,10 @@ def _given() -> list[str]:
     return [name for name in context.params if context.get_parameter_source(name) == ParameterSource.COMMANDLINE]
 
 
-def _source(paths: tuple[Path, ...], options: Mapping[str, Any]) -> tuple[Source, Path]:
-    """Return the source to convert and the destination."""
+def _source(paths: tuple[Path, ...], options: Mapping[str, Any]) -> tuple[Source, Path, Callable[[], str]]:
+    """Return what to convert, where to, and a function that returns how the files of the source changed since."""
     from paceline.data.sources.dataset import DatasetSource
-    from paceline.data.sources.found import classes_from, source_of
+    from paceline.data.sources.found import classes_from, kind_at, list_files, source_of
 
     dataset, columns, images = options["dataset"], options["columns"], options["images"]
     if dataset is not None:
@@ -205,7 +204,7 @@ def _source(paths: tuple[Path, ...], options: Mapping[str, Any]) -> tuple[Source
         names = tuple(columns.split(",")) if columns else ()
         if options["classes_from"] is not None:
             raise UsageError("--classes-from is for folders of images and tables; a Dataset has labels of its own")
-        return DatasetSource(dataset, names, images), paths[0]
+        return DatasetSource(dataset, names, images), paths[0], str
     if len(paths) != 2:
         raise UsageError(_paths_message(paths))
     if columns is not None:
@@ -214,9 +213,10 @@ def _source(paths: tuple[Path, ...], options: Mapping[str, Any]) -> tuple[Source
         raise UsageError("--images can only be used with --dataset, because image files are copied as they are")
     folder, dest = paths
     known = options["classes_from"]
+    files = list_files(folder, kind_at(folder, options["kind"]))
     source = source_of(folder, options["kind"], classes_from(known) if known is not None else None)
     if folder.is_dir() and dest.resolve().is_relative_to(folder.resolve()):
         raise UsageError(
             f"{dest} is inside {folder}, so the conversion would read its own output; name a folder elsewhere"
         )
-    return source, dest
+    return source, dest, files.changes

@@ -33,6 +33,17 @@ def is_text(paths: Sequence[Path], options: Mapping[str, Any]) -> bool:
     return paths[0].is_file() and name.endswith((".txt", ".md", ".jsonl", ".ndjson"))
 
 
+def tell_skipped(skipped: Sequence[str], shown_dest: str) -> None:
+    """Name the first samples that were skipped, and the file that lists all of them."""
+    from paceline.data.convert.skipped_samples import SKIPPED_FILE
+
+    for text in skipped[:_SHOWN]:
+        click.echo(f"paceline: skipped {text}", err=True)
+    if skipped:
+        listed = f"{shown_dest.rstrip('/')}/{SKIPPED_FILE}"
+        click.echo(f"paceline: {count(len(skipped), 'sample')} skipped, all listed in {listed}", err=True)
+
+
 def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str, Any], given: Sequence[str]) -> None:
     """Convert text to tokens.
 
@@ -42,6 +53,7 @@ def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str,
         options: The options of the command.
         given: The names of the options on the command line.
     """
+    from paceline.data.convert.skipped_samples import read_skipped
     from paceline.data.convert.token_shards import write_tokens
     from paceline.data.format.model import shown
     from paceline.data.sources.text import TextOptions, documents, fingerprint, has_records, left_out, tokenizer_of
@@ -72,13 +84,13 @@ def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str,
         def mark() -> str:
             return fingerprint(paths[0], tokenizer, field)
 
-        made = write_tokens(paths[1], texts, own, shard_tokens, mark(), mark)
+        made = write_tokens(paths[1], texts, own, shard_tokens, mark, skipped)
     if how.other_fields:
         more = ", ..." * (len(how.other_fields) > _SHOWN)
         named = ", ".join(map(shown, sorted(how.other_fields)[:_SHOWN]))
         click.echo(f"paceline: only {field} is converted; other fields are not: {named}{more}", err=True)
-    for text in skipped[:_SHOWN]:
-        click.echo(f"paceline: skipped {text}", err=True)
+    skipped = read_skipped(paths[1])  # of an earlier command too, if it was killed at its very end
+    tell_skipped(skipped, shown_dest)
     bad_ones = f", {len(skipped):,} skipped" if skipped else ""
     click.echo(
         f"{made.tokens:,} tokens of {count(made.documents, 'document')}, ids below {made.vocabulary:,}, "

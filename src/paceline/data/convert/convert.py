@@ -38,6 +38,7 @@ from paceline.data.convert.resuming import (
 )
 from paceline.data.convert.sample_reading import read_samples
 from paceline.data.convert.shard_writer import write_shard
+from paceline.data.convert.skipped_samples import read_skipped, write_skipped
 from paceline.data.format.contents import blocks_of, read_contents, read_shard_index, write_contents
 from paceline.data.format.image_modes import column_mode
 from paceline.data.format.index import has_gaps
@@ -108,7 +109,12 @@ class _Made:
 
 
 def convert(
-    source: Source, dest: Path, options: Options, processes: int, progress: Callable[[int, int], None]
+    source: Source,
+    dest: Path,
+    options: Options,
+    processes: int,
+    progress: Callable[[int, int], None],
+    changes: Callable[[], str] = lambda: "",
 ) -> Converted:
     """Convert a data set.
 
@@ -118,6 +124,7 @@ def convert(
         options: How.
         processes: That work side by side.
         progress: Is told samples that are done, and all.
+        changes: Returns how the files of the source differ from those that were listed; empty if they do not.
 
     Raises:
         UsageError: The folder holds something else, or the source changed meanwhile.
@@ -132,15 +139,27 @@ def convert(
         done = _complete(dest, len(source), options)
         if done is None:
             _check_space(dest, sum(_sizes(source)))
-            done = _converted(source, dest, options, _Workers(processes=processes, lock=lock, progress=progress), plan)
-            if source.version != version:
-                raise UsageError(
-                    f"the source changed while it was converted; remove {dest}, and convert again when nothing writes "
-                    "to the source"
-                )
+            workers = _Workers(processes=processes, lock=lock, progress=progress)
+            try:
+                done = _converted(source, dest, options, workers, plan)
+            except BadSample:
+                _check_unchanged(source, version, changes, dest)  # a file that is being written is no bad sample
+                raise
+            _check_unchanged(source, version, changes, dest)
+        write_skipped(dest, done.skipped)
         contents = write_data_set(dest, done.contents)
         clear(dest)
     return replace(done, contents=contents)
+
+
+def _check_unchanged(source: Source, version: str, changes: Callable[[], str], dest: Path) -> None:
+    """Refuse a source of which a file changed, or that has other files than those that were listed."""
+    changed = changes()
+    if changed or source.version != version:
+        raise UsageError(
+            f"the source changed while it was converted{changed and f': {changed}'}; remove {dest}, and convert again "
+            "when nothing writes to the source"
+        )
 
 
 def _converted(source: Source, dest: Path, options: Options, workers: _Workers, plan: Sequence[Numbers]) -> Converted:
@@ -171,7 +190,7 @@ def _complete(dest: Path, samples: int, options: Options) -> Converted | None:
         return None  # what another conversion has skipped is to be told now
     if not all(is_as_written(dest, shard) for shard in contents.shards):
         return None
-    return Converted(contents=contents, skipped=[], resumed=len(contents.shards))
+    return Converted(contents=contents, skipped=read_skipped(dest), resumed=len(contents.shards))
 
 
 def planned(source: Source, options: Options) -> list[Numbers]:

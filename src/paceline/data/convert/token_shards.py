@@ -19,6 +19,7 @@ from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.core.files import replacing, write_durably
 from paceline.data.convert.resuming import alone_in, clear, note_path
 from paceline.data.convert.shard_writer import crc32_of
+from paceline.data.convert.skipped_samples import write_skipped
 from paceline.data.convert.verify import Verified
 from paceline.data.format.tokens import CONTENTS_FILE, Text, TokenContents, Tokenizer, TokenShard, read_tokens
 
@@ -47,8 +48,8 @@ def write_tokens(
     texts: Iterator[Sequence[Text]],
     tokenizer: Tokenizer,
     shard_tokens: int = SHARD_TOKENS,
-    mark: str = "tokens",
-    current_mark: Callable[[], str] | None = None,
+    mark: str | Callable[[], str] = "tokens",
+    skipped: Sequence[str] = (),
 ) -> TokenContents:
     """Write the tokens of texts; a folder that is not finished has no `tokens.json`.
 
@@ -57,23 +58,26 @@ def write_tokens(
         texts: Documents, some at a time.
         tokenizer: Makes ids of them.
         shard_tokens: Of a file, about: documents are not parted.
-        mark: The same for the same texts and tokenizer, and no other.
-        current_mark: Computes the mark again, to notice texts that changed meanwhile.
+        mark: The same for the same texts and tokenizer, and no other; or a function that returns it, which is called
+            again at the end to notice texts that changed meanwhile.
+        skipped: Texts that cannot be read, with the reason, once all texts were taken; `skipped.txt` lists them.
 
     Raises:
         UsageError: There is something already, there are no texts, or they changed meanwhile.
         EnvironmentFault: It cannot be written.
     """
+    begun_with = mark if isinstance(mark, str) else mark()
     try:
-        with alone_in(folder, f"{mark} {shard_tokens}", CONTENTS_FILE):
+        with alone_in(folder, f"{begun_with} {shard_tokens}", CONTENTS_FILE):
             contents = _complete(folder)
             if contents is None:
                 contents = _written(folder, texts, tokenizer, shard_tokens)
-                if current_mark is not None and current_mark() != mark:
+                if not isinstance(mark, str) and mark() != begun_with:
                     raise UsageError(
                         f"the text changed while it was converted; remove {folder}, and convert again when nothing "
                         "writes to the text"
                     )
+                write_skipped(folder, skipped)
                 write_durably(folder / CONTENTS_FILE, _json(contents))
             clear(folder)
             return contents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -13,11 +13,12 @@ import msgspec
 
 from paceline.core.errors import UsageError
 from paceline.data.format.contents import read_contents
+from paceline.data.format.model import shown
 from paceline.data.sources import Source
 from paceline.data.sources.arrays import HDF5, Arrays
 from paceline.data.sources.coco import Coco
-from paceline.data.sources.files import files_below, left_out_notes, listed
-from paceline.data.sources.image_folder import image_folder
+from paceline.data.sources.files import files_below, left_out_notes, listed, times_of
+from paceline.data.sources.image_folder import image_files, image_folder
 from paceline.data.sources.parquet import tables
 from paceline.data.sources.table import file_table
 from paceline.data.sources.tfrecord import COLUMNS_FILE, tfrecords
@@ -78,13 +79,7 @@ def source_of(path: Path, kind: str | None, classes: Sequence[str] | None = None
     Raises:
         UsageError: There is nothing that can be converted.
     """
-    if not path.is_file() and not path.is_dir():
-        raise UsageError(
-            f"{path} is neither a file nor a folder"
-            if path.exists()
-            else f"there is no file or folder {path}; give the data to convert as SRC"
-        )
-    kind = kind or _kind(path)
+    kind = kind_at(path, kind)
     if classes is not None and kind not in _NUMBERED:
         raise UsageError(f"--classes-from is for folders of images and tables, and {path} has format {kind}")
     if kind in _OF_A_FOLDER_OR_FILE:
@@ -99,6 +94,59 @@ def source_of(path: Path, kind: str | None, classes: Sequence[str] | None = None
     found: Any = listed_together(files)
     others = _others(path, files) if path.is_dir() else []
     return cast(Source, replace(found, left_out=[*found.left_out, *others]))
+
+
+def kind_at(path: Path, kind: str | None) -> str:
+    """Return the format of what is at a path: the one that was given, or what the names of files say.
+
+    Raises:
+        UsageError: There is no file and no folder, or its format is not recognised.
+    """
+    if path.is_file() or path.is_dir():
+        return kind or _kind(path)
+    raise UsageError(
+        f"{path} is neither a file nor a folder"
+        if path.exists()
+        else f"there is no file or folder {path}; give the data to convert as SRC"
+    )
+
+
+@dataclass(frozen=True)
+class FileList:
+    """The files that have the data at a path, when they were listed."""
+
+    path: Path
+    kind: str  # format
+    names: frozenset[str]
+    time: str  # a digest of the time at which the path was changed, if it is a file
+
+    def changes(self) -> str:
+        """Return which files were added or removed since, or whether the file was changed; empty if nothing was."""
+        now = list_files(self.path, self.kind)
+        if now.time != self.time:
+            return f"{self.path} was written to"
+        for said, names in (("added", now.names - self.names), ("removed", self.names - now.names)):
+            if names:
+                first = ", ".join(map(shown, sorted(names)[:3])) + ", ..." * (len(names) > 3)
+                return f"{len(names):,} {'file was' if len(names) == 1 else 'files were'} {said} ({first})"
+        return ""
+
+
+def list_files(path: Path, kind: str) -> FileList:
+    """List the files that have the data at a path.
+
+    Args:
+        path: A file, or a folder.
+        kind: Its format.
+    """
+    if not path.is_dir():
+        return FileList(path, kind, frozenset(), times_of([path]))
+    if kind == "images":
+        names = image_files(path)[0]
+    else:
+        suffixes = (".npy",) if kind == "npy" else _OF_FILES[kind][0] if kind in _OF_FILES else ()
+        names = [file.name for file in (_saved_files(path) if kind == "arrow" else _files(path, suffixes))]
+    return FileList(path, kind, frozenset(names), "")
 
 
 def _kind(path: Path) -> str:

@@ -35,20 +35,11 @@ def image_folder(root: Path, classes: Sequence[str] | None = None) -> Files:
     Raises:
         UsageError: There are no images, or folders that are not among the classes.
     """
-    below = list(files_below(root))
-    for suffixes in (SUFFIXES, AUDIO, VIDEO):
-        files = [file for file in below if file.lower().endswith(suffixes)]
-        if files:
-            break
-    else:
-        raise UsageError(
-            f"no images in {root}: give a folder with one folder of images ({', '.join(SUFFIXES)}) for each class, "
-            "or a table (CSV) of paths and labels; text takes --tokenizer"
-        )
-    of_classes = [file for file in files if "/" in file]
-    flat = not of_classes
-    kept = files if flat else of_classes
-    left_out = Counter(_reason(file, files) for file in set(below) - set(kept) if not Path(file).name.startswith("."))
+    kept, below = image_files(root)
+    flat = not any("/" in file for file in kept)
+    suffixes = _suffixes_of(kept)
+    others = [file for file in set(below) - set(kept) if not Path(file).name.startswith(".")]
+    left_out = Counter(_reason(file, suffixes) for file in others)
     columns, values = [file_column(kept)], dict[str, list[int]]()
     named: Sequence[str] = ()
     if not flat:
@@ -63,7 +54,29 @@ def image_folder(root: Path, classes: Sequence[str] | None = None) -> Files:
     return Files(root, kept, sizes, columns, values, named, dict(left_out))
 
 
-def _reason(file: str, wanted: Sequence[str]) -> str:
+def image_files(root: Path) -> tuple[list[str], list[str]]:
+    """Return the images below the folders of a folder, or else those in the folder itself, and all files below it.
+
+    Raises:
+        UsageError: There are no images, no sound and no video.
+    """
+    below = list(files_below(root))
+    files = [file for file in below if file.lower().endswith(_suffixes_of(below))]
+    if not files:
+        raise UsageError(
+            f"no images in {root}: give a folder with one folder of images ({', '.join(SUFFIXES)}) for each class, "
+            "or a table (CSV) of paths and labels; text takes --tokenizer"
+        )
+    return [file for file in files if "/" in file] or files, below
+
+
+def _suffixes_of(files: Sequence[str]) -> tuple[str, ...]:
+    """Return the suffixes of images if a file has one, else of sound, else of video."""
+    kinds = (SUFFIXES, AUDIO, VIDEO)
+    return next((one for one in kinds if any(file.lower().endswith(one) for file in files)), SUFFIXES)
+
+
+def _reason(file: str, wanted: tuple[str, ...]) -> str:
     """Return why a file is left out: it lies beside the folders of classes, or has another suffix."""
     suffix = Path(file).suffix.lower() or "without suffix"
-    return f"{suffix} beside the folders of classes" if file in wanted else suffix
+    return f"{suffix} beside the folders of classes" if file.lower().endswith(wanted) else suffix

@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from paceline.core.errors import EnvironmentFault, UsageError
+from paceline.data.format.model import shown
 from paceline.data.format.tokens import ByteTokenizer, Text, Tokenizer
 from paceline.data.sources.files import files_below, left_out_notes, size_of, times_of
 from paceline.data.sources.table import fault_of_row
@@ -37,7 +38,10 @@ Bad = Callable[[str], None]  # is told of what cannot be read
 
 
 class BadText(ValueError):
-    """A document that cannot be read; the message says why."""
+    """A document that cannot be read; the message says why, on one line."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(shown(text))
 
 
 @dataclass(frozen=True, kw_only=True)
