@@ -81,7 +81,7 @@ FORMATS = ("images", "table", "coco", "webdataset", "tfrecord", "parquet", "arro
 )
 @click.option(
     "--text-field", default="text", show_default=True, metavar="NAME",
-    help="Field of JSON lines, or column of Parquet, that holds the text (only with --tokenizer).",
+    help="Field of JSON, or column of CSV or Parquet, that holds the text (only with --tokenizer).",
 )  # fmt: skip
 @click.option(
     "--shard-mb", type=FiniteFloat(0, min_open=True), default=128, show_default=True, metavar="MB",
@@ -98,7 +98,7 @@ FORMATS = ("images", "table", "coco", "webdataset", "tfrecord", "parquet", "arro
 )
 @click.option(
     "--on-error", type=click.Choice(["raise", "skip"]), default="raise", show_default=True,
-    help="What to do with a sample that cannot be read: stop the conversion, or skip the sample and list it.",
+    help="What to do with a sample that cannot be read: stop the conversion, or skip it and list it in skipped.txt.",
 )  # fmt: skip
 @click.option(
     "--processes",

@@ -74,7 +74,13 @@ def check_complete(data: bytes) -> None:
         if len(data) < 8 + int.from_bytes(data[4:8], "little"):
             raise NotAnImage("it is cut off: its header gives a larger size")
     else:
-        _check_by_pil(data)
+        try:
+            with pil().open(io.BytesIO(data)) as image:
+                image.load()
+        except EnvironmentFault:
+            raise
+        except Exception as error:
+            raise NotAnImage(f"it is cut off or damaged: {error}") from error
 
 
 def _check_chunks(data: bytes) -> None:
@@ -94,16 +100,6 @@ def _check_chunks(data: bytes) -> None:
         is_needed = kind == b"tRNS" or kind[:1].isupper()
         if is_needed and isal_zlib.crc32(checked) != int.from_bytes(data[at - 4 : at], "big"):
             raise NotAnImage(f"it is damaged: the checksum of its PNG chunk {kind.decode('latin-1')} does not match")
-
-
-def _check_by_pil(data: bytes) -> None:
-    try:
-        with pil().open(io.BytesIO(data)) as image:
-            image.load()
-    except EnvironmentFault:
-        raise
-    except Exception as error:
-        raise NotAnImage(f"it is cut off or damaged: {error}") from error
 
 
 def column_mode(modes: Iterable[str]) -> str:

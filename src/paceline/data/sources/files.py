@@ -166,7 +166,7 @@ def listed(folder: Path) -> tuple[list[str], list[str]]:
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                if _is_folder(entry):
+                if os.path.isdir(entry.path) if entry.is_symlink() else entry.is_dir():
                     folders.append(entry.name)
                 elif _is_file(entry):
                     files.append(entry.name)
@@ -175,13 +175,6 @@ def listed(folder: Path) -> tuple[list[str], list[str]]:
             f"cannot list the folder {folder}: {error.strerror or error}; make it readable, or move it out of the data"
         ) from error
     return sorted(files), sorted(folders)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link that cannot be followed
-        return False
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
