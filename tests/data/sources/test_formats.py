@@ -291,6 +291,7 @@ def test_objects_of_coco_come_over_as_they_are(tmp_path):
         ({"images": [{"id": 1, "file_name": "x.jpg"}]}, "is in none of the folders"),
         ({"images": [{"id": 1, "file_name": "0.jpg"}, {"id": 1, "file_name": "1.jpg"}]}, "an id is there twice"),
         ({"categories": None}, "has no list categories"),
+        ({"categories": [{"id": "x7", "name": "cat"}]}, "category cat has id 'x7'; give whole numbers"),
     ],
 )
 def test_coco_files_that_do_not_fit_together(tmp_path, changed, said):

@@ -348,6 +348,7 @@ def sounds(folder, text, count=2) -> object:
         ["9007199254740993.0", "1"],
         ["1e400", "2.5"],
         ["007", "1.5"],
+        ["a" * 200_000, ""],
     ],
 )
 def test_cells_that_a_number_would_change_stay_text(tmp_path, cells):

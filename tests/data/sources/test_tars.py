@@ -6,9 +6,12 @@ import gzip
 import io
 import tarfile
 
+import numpy as np
 import pytest
 
 from paceline.core.errors import UsageError
+from paceline.data.convert.convert import Options, convert
+from paceline.data.sources import BadSample
 from paceline.data.sources.found import source_of
 
 
@@ -36,6 +39,9 @@ def written(folder, data: bytes, packed: bool):
     return path
 
 
+ARRAY = io.BytesIO()
+np.save(ARRAY, np.arange(3))
+GOOD = {"float": b" -inf\n", "txt": b"", "json": b"{}", "npy": ARRAY.getvalue()}
 PACKED = pytest.mark.parametrize("packed", [False, True])
 BLOCK = tarfile.BLOCKSIZE
 
@@ -86,3 +92,27 @@ def test_a_tar_without_an_end_is_told(tmp_path, packed):
     source = source_of(written(tmp_path, tar("0.txt", "1.txt")[: 2 * BLOCK], packed), None)
     assert list(samples(source)) == ["0"]
     assert [note for note in source.notes if "has no mark at its end" in note]
+
+
+@pytest.mark.parametrize(
+    "name, data, said",
+    [
+        ("0.float", b"1e400", "would become inf"),
+        ("0.float", b"9007199254740993", "would become 9007199254740992.0"),
+        ("0.float", b"none", "not a number"),
+        ("0.txt", b"caf\xe9", "txt is not UTF-8 text"),
+        ("0.json", b"\xff", "json is not UTF-8 text"),
+        ("0.npy", b"no array", "npy is not an array of NumPy"),
+    ],
+)
+def test_files_that_no_loader_could_read_are_damaged_samples(tmp_path, name, data, said):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for own, content in ((name, data), ("1" + name[1:], GOOD[name[2:]])):
+            head = tarfile.TarInfo(own)
+            head.size = len(content)
+            archive.addfile(head, io.BytesIO(content))
+    source = source_of(tmp_path / "a.tar", None)
+    with pytest.raises(BadSample, match=said):
+        convert(source, tmp_path / "out", Options(), 1, lambda done, whole: None)
+    made = convert(source, tmp_path / "out", Options(on_error="skip"), 1, lambda done, whole: None)
+    assert (made.contents.samples, len(made.skipped)) == (1, 1)

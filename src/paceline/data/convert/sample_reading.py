@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from paceline.data.convert.lossless import in_intervals
 from paceline.data.format.image_modes import NotAnImage, check_complete, image_header
+from paceline.data.format.index import UNREADABLE
 from paceline.data.format.model import Column, Payload, Sample
 from paceline.data.sources import BadSample, Source
 
@@ -48,23 +50,40 @@ def read_samples(
 
 
 def fitting(sample: Sample, name: str, columns: Sequence[Column]) -> Sample:
-    """Return a sample if its numbers fit where they are kept, and its images are complete images.
+    """Return a sample if its numbers fit where they are kept, and a loader can read its bytes.
 
     Raises:
-        BadSample: A number does not fit, or the bytes of an image are something else or not all of it.
+        BadSample: A number does not fit, or bytes are not the image, text or array that they should be.
     """
     for column in columns:
         value = sample[column.name]
-        if column.kind == "image" and isinstance(value, Payload):
-            try:
-                image_header(value.data)
-                check_complete(value.data)
-            except NotAnImage as error:
-                raise _unusable(name, column, error) from error
+        if isinstance(value, Payload):
+            _check_readable(name, column, value.data)
     for key, value in sample.items():
         if isinstance(value, int) and not -_MOST <= value < _MOST:
             raise BadSample(f"{name}: {key} is {value}; only signed whole numbers of up to 64 bits are supported")
     return sample
+
+
+def _check_readable(name: str, column: Column, data: bytes) -> None:
+    """Check that a loader can read bytes as what their column says.
+
+    Raises:
+        BadSample: It cannot.
+    """
+    try:
+        if column.kind == "image":
+            image_header(data)
+            check_complete(data)
+        elif column.kind == "text":
+            data.decode()
+        elif column.kind == "array":
+            np.load(io.BytesIO(data), allow_pickle=False)
+    except NotAnImage as error:
+        raise _unusable(name, column, error) from error
+    except UNREADABLE as error:
+        said = "UTF-8 text" if column.kind == "text" else "an array of NumPy"
+        raise BadSample(f"{name}: {column.name} is not {said}: {error}") from error
 
 
 def _unusable(name: str, column: Column, error: NotAnImage) -> BadSample:

@@ -39,7 +39,7 @@ class Coco:
         self._path = path
         self._told = _read(path)
         self._images: list[dict[str, Any]] = self._told["images"]
-        categories = sorted(self._told["categories"], key=lambda one: int(one["id"]))
+        categories = sorted(self._told["categories"], key=lambda one: _category_id(path, one))
         self.classes: Sequence[str] = [str(one["name"]) for one in categories]
         labels = {one["id"]: place for place, one in enumerate(categories)}
         self._objects = _by_image(path, self._told, labels)
@@ -93,6 +93,15 @@ class Coco:
 
 
 _NAMED = ("id", "name")
+
+
+def _category_id(path: Path, category: Mapping[str, Any]) -> int:
+    try:
+        return int(category["id"])
+    except (ValueError, TypeError, OverflowError) as error:
+        raise UsageError(
+            f"{path}: category {category['name']} has id {category['id']!r}; give whole numbers, to order the classes"
+        ) from error
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import csv
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from paceline.core.errors import UsageError
@@ -16,6 +17,7 @@ from paceline.data.sources.files import LABEL, Files, file_column, numbers_of, s
 _WHOLE, _DECIMAL = re.compile(r"[-+]?[0-9]+"), re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _NAME = re.compile(r"[-+]?0[0-9]+")  # 007 is a name, and not a number
 _WHOLE_NUMBERS, _LONGEST_WHOLE = range(-(1 << 63), 1 << 63), 20  # those of 64 bits, and their characters
+_LONGEST_CELL = (1 << 31) - 1  # bytes
 _PATHS, _LABELS = ("path", "file", "filename", "file_name", "image"), (LABEL, "class", "target")
 
 Values = list[str | int | float | None]
@@ -61,13 +63,23 @@ def file_table(path: Path, classes: Sequence[str] | None = None) -> Files:
 def _read(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     """Return the heads of a table, and the line and the cells of each row."""
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with long_cells(), path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, strict=True)  # else a quote that nothing ends takes in all that follows
             return list(reader.fieldnames or []), list(_checked(path, reader))
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
     except csv.Error as error:
         raise UsageError(f"{path} cannot be read as CSV: {error}") from error
+
+
+@contextmanager
+def long_cells() -> Iterator[None]:
+    """Let `csv` read cells of more than 128 KiB."""
+    before = csv.field_size_limit(_LONGEST_CELL)
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def _checked(path: Path, reader: csv.DictReader[str]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -109,13 +121,13 @@ def _typed(name: str, cells: list[str]) -> tuple[Column, Values]:
     if all(_WHOLE.fullmatch(cell) for cell in some):
         if all(len(cell) <= _LONGEST_WHOLE and int(cell) in _WHOLE_NUMBERS for cell in some):
             return Column(name=name, kind="int"), [int(cell) if cell.strip() else None for cell in cells]
-    elif all(_is_decimal(cell) for cell in some):
+    elif all(is_decimal(cell) for cell in some):
         return Column(name=name, kind="float"), [float(cell) if cell.strip() else None for cell in cells]
     return Column(name=name, kind="text"), list(cells)
 
 
-def _is_decimal(cell: str) -> bool:
-    """Say whether a cell is a number that a float of 64 bits has: not beyond its range, and whole numbers exactly."""
+def is_decimal(cell: str) -> bool:
+    """Say whether a text is a number that a float of 64 bits has: not beyond its range, and whole numbers exactly."""
     if not _DECIMAL.fullmatch(cell) or math.isinf(float(cell)):
         return False
     whole, _, fraction = cell.partition(".")

@@ -20,14 +20,13 @@ from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.format.model import shown
 from paceline.data.format.tokens import ByteTokenizer, Text, Tokenizer
 from paceline.data.sources.files import files_below, left_out_notes, size_of, times_of
-from paceline.data.sources.table import fault_of_row
+from paceline.data.sources.table import fault_of_row, long_cells
 
 PLAIN, LINES, TABLES = (".txt", ".md"), (".jsonl", ".ndjson"), (".parquet", ".pq")
 JSON, CELLS = (".json",), (".csv", ".tsv")
 # What a folder is read for: the first of these groups of which it has files. JSON and CSV files often describe others.
 _GROUPS = tuple((*own, *(f"{suffix}.gz" for suffix in own)) for own in ((*PLAIN, *LINES, *TABLES), JSON, CELLS))
 FIELD = "text"
-_LONGEST_CELL = (1 << 31) - 1  # bytes
 _PARTS, _PART_BYTES = 64, 4096  # of a large file, by which a change is noticed
 _TOGETHER_BYTES = 1 << 22  # of documents that are made into tokens together
 _PIECE_BYTES = 1 << 22  # of a long document, where it may be cut
@@ -259,9 +258,8 @@ def _of_cells(path: Path, options: TextOptions) -> Iterator[Text]:
         UsageError: There is no such column.
         BadText: The rest of the file cannot be read.
     """
-    before = csv.field_size_limit(_LONGEST_CELL)
     try:
-        with _opened(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as lines:
+        with long_cells(), _opened(path) as file, io.TextIOWrapper(file, "utf-8-sig", newline="") as lines:
             is_tabbed = path.name.lower().removesuffix(".gz").endswith(".tsv")
             reader = csv.DictReader(lines, delimiter="\t" if is_tabbed else ",", strict=True)
             heads = list(reader.fieldnames or ())
@@ -277,8 +275,6 @@ def _of_cells(path: Path, options: TextOptions) -> Iterator[Text]:
         raise BadText(f"{path} is not UTF-8 text: {error}") from error
     except csv.Error as error:
         raise BadText(f"{path}, line {reader.line_num} and all that follows cannot be read as CSV: {error}") from error
-    finally:
-        csv.field_size_limit(before)
 
 
 def _no_column(path: Path, name: str, names: Sequence[str]) -> UsageError:

@@ -23,6 +23,7 @@ from paceline.data.format.column_kinds import column_names, column_of_suffix, pl
 from paceline.data.format.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
 from paceline.data.sources.files import left_out_notes, times_of
+from paceline.data.sources.table import is_decimal
 
 PLAIN = (".tar",)
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -139,10 +140,24 @@ class Tars:
             raise BadSample(f"{self.name(number)}.{member.suffix} is truncated: {len(data):,} of {member.size:,} bytes")
         if not column.is_number:
             return Payload(data=data, suffix=plain_suffix(member.suffix.rpartition(".")[2]))
-        try:
-            return float(data) if column.kind == "float" else int(data)
-        except ValueError as error:
-            raise BadSample(f"{self.name(number)}.{member.suffix} is not a number: {data[:40]!r}") from error
+        return _number(f"{self.name(number)}.{member.suffix}", data, column)
+
+
+def _number(name: str, data: bytes, column: Column) -> int | float:
+    """Return the number that a file says.
+
+    Raises:
+        BadSample: It says none, or one that its column would change.
+    """
+    try:
+        found = float(data) if column.kind == "float" else int(data)
+    except ValueError as error:
+        raise BadSample(f"{name} is not a number: {data[:40]!r}") from error
+    said = data.decode().strip()
+    is_named = not any(map(str.isdigit, said))  # nan or inf
+    if column.kind == "float" and not is_named and not is_decimal(said):
+        raise BadSample(f"{name} says {data[:40]!r}, which would become {found}; give text (.txt)")
+    return found
 
 
 def _alike(suffixes: Sequence[str], names: Mapping[str, str]) -> set[str]:
@@ -193,7 +208,7 @@ def _groups(number: int, path: Path, skipped: Counter[str], endless: list[Path])
             stem, dot, suffix = file.partition(".")
             if one.isdir() or not _has_bytes(path, one):
                 continue
-            if not dot or not stem or not suffix:
+            if not dot or not stem or not suffix or suffix.startswith("."):
                 skipped["in tars whose names are not KEY.SUFFIX"] += 1
                 continue
             own = f"{folder}/{stem}" if folder else stem
