@@ -19,7 +19,6 @@ from tests.data.making import jpeg, pixels
 from paceline.core.errors import UsageError
 from paceline.data import CenterCrop, Loader, ShardedDataset
 from paceline.data.convert.convert import Options, convert
-from paceline.data.convert.lossless import jpegtran
 from paceline.data.format.image_modes import NotAnImage, column_mode, image_header
 from paceline.data.sources import BadSample
 from paceline.data.sources.dataset import DatasetSource
@@ -247,8 +246,9 @@ def wounded(data: bytes) -> bytes:
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
-def image_file(written: str, **how: object) -> bytes:
-    return png(Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)), written, **how)
+def image_file(written: str, mode: str = "RGB", **how: object) -> bytes:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
+    return png(noise.convert(mode), written, **how)
 
 
 @pytest.mark.parametrize("keep", [0.5, 0.98])
@@ -259,10 +259,11 @@ def test_an_image_that_was_cut_off_is_a_damaged_sample(tmp_path, written, keep):
 
 
 @pytest.mark.parametrize("suffix, harm", [("jpg", half_ended), ("jpg", zeroed), ("png", zeroed), ("png", wounded)])
-def test_an_image_of_which_a_part_is_lost_is_a_damaged_sample(tmp_path, suffix, harm):
-    if harm is half_ended and jpegtran() is None:
-        pytest.skip("jpegtran (libjpeg-turbo-progs) is not installed")
-    data = image_file("JPEG" if suffix == "jpg" else "PNG")
+@pytest.mark.parametrize(
+    "how", [{}, {"progressive": True}, {"restart_marker_rows": 1}, {"mode": "CMYK"}, {"mode": "L"}]
+)
+def test_an_image_of_which_a_part_is_lost_is_a_damaged_sample(tmp_path, suffix, harm, how):
+    data = image_file("JPEG", **how) if suffix == "jpg" else image_file("PNG")
     check_damaged(tmp_path, suffix, data, harm(data))
 
 
@@ -272,8 +273,8 @@ def check_damaged(folder, suffix: str, sound: bytes, harmed: bytes) -> None:
     (folder / "in" / f"1.{suffix}").write_bytes(harmed)
     source = image_folder(folder / "in")
     with pytest.raises(BadSample, match=f"1.{suffix}: image is not an image that can be used"):
-        convert(source, folder / "out", Options(), 1, lambda done, whole: None)
-    made = convert(source, folder / "out", Options(on_error="skip"), 1, lambda done, whole: None)
+        convert(source, folder / "out", Options(verbatim=True), 1, lambda done, whole: None)
+    made = convert(source, folder / "out", Options(on_error="skip", verbatim=True), 1, lambda done, whole: None)
     assert (made.contents.samples, len(made.skipped)) == (1, 1)
 
 

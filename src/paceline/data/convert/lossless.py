@@ -13,11 +13,9 @@ import subprocess
 from functools import cache
 
 from paceline.core.errors import EnvironmentFault
-from paceline.data.format.image_modes import NotAnImage
 from paceline.data.format.jpeg import NotAJpeg, best_interval, header_of, intervals_of
 
 _LONG_S = 60.0
-_ENDS_EARLY = b"remature end"  # in the warnings of libjpeg
 _SENT = (
     signal.SIGKILL,
     signal.SIGTERM,
@@ -36,7 +34,6 @@ def in_intervals(data: bytes) -> bytes:
     """Return a JPEG with the same pixels whose parts can be decoded alone; the same bytes where that cannot be done.
 
     Raises:
-        NotAnImage: A part of its pixels is missing.
         EnvironmentFault: The program could not be started, or was killed: another try may give other bytes.
     """
     program = jpegtran()
@@ -60,9 +57,7 @@ def in_intervals(data: bytes) -> bytes:
         ) from error
     if -done.returncode in _SENT:
         raise EnvironmentFault(f"{program} was killed; repeat the command, which continues where it was")
-    if _ENDS_EARLY in done.stderr:
-        raise NotAnImage("its JPEG data end before its last pixels")
-    # What else jpegtran warns of (status 2), such as bytes that mean nothing, stays as it is, for its reader to judge.
+    # What jpegtran warns of (status 2) is a damaged picture: it stays as it is, for its reader to judge.
     same = made is not None and (made.width, made.height, made.components) == (
         header.width,
         header.height,

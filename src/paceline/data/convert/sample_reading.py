@@ -36,9 +36,8 @@ def read_samples(
 
     def one(number: int) -> Sample | BadSample:
         try:
-            name = source.name(number)
-            sample = fitting(source.sample(number), name, source.columns)
-            return sample if verbatim else _fast(sample, name, source.columns)
+            sample = fitting(source.sample(number), source.name(number), source.columns)
+            return sample if verbatim else _fast(sample, source.columns)
         except BadSample as error:
             return error
 
@@ -80,28 +79,17 @@ def _check_readable(name: str, column: Column, data: bytes) -> None:
         elif column.kind == "array":
             np.load(io.BytesIO(data), allow_pickle=False)
     except NotAnImage as error:
-        raise _unusable(name, column, error) from error
+        raise BadSample(f"{name}: {column.name} is not an image that can be used: {error}") from error
     except UNREADABLE as error:
         said = "UTF-8 text" if column.kind == "text" else "an array of NumPy"
         raise BadSample(f"{name}: {column.name} is not {said}: {error}") from error
 
 
-def _unusable(name: str, column: Column, error: NotAnImage) -> BadSample:
-    return BadSample(f"{name}: {column.name} is not an image that can be used: {error}")
-
-
-def _fast(sample: Sample, name: str, columns: Sequence[Column]) -> Sample:
-    """Return a sample whose JPEGs are fast to decode.
-
-    Raises:
-        BadSample: One of them ends before its last pixels.
-    """
+def _fast(sample: Sample, columns: Sequence[Column]) -> Sample:
+    """Return a sample whose JPEGs are fast to decode."""
     made = dict(sample)
     for column in columns:
         value = sample[column.name]
         if column.kind == "image" and isinstance(value, Payload) and value.suffix in _JPEG:
-            try:
-                made[column.name] = replace(value, data=in_intervals(value.data))
-            except NotAnImage as error:
-                raise _unusable(name, column, error) from error
+            made[column.name] = replace(value, data=in_intervals(value.data))
     return made

@@ -20,6 +20,7 @@ DEEP = ("RGB;16", "RGBA;16", "LA;16")
 _PNG = b"\x89PNG\r\n\x1a\n"
 _OF_PNG = {0: "L", 2: "RGB", 3: "P", 4: "LA", 6: "RGBA"}  # by colour type (PNG specification, 11.2.1)
 _OF_JPEG = {1: "L", 3: "RGB", 4: "CMYK"}  # by number of components
+_ENDS_EARLY = "remature end"  # in the warnings of libjpeg
 _BITS_PER_SAMPLE = 258  # tag of TIFF
 # The mode that holds all images of a column without loss: the first one that covers the modes of the column.
 _COVERING = (
@@ -66,8 +67,7 @@ def check_complete(data: bytes) -> None:
         NotAnImage: It was cut off, or a checksum does not match.
     """
     if data[:2] == b"\xff\xd8":
-        if data.find(END, header_of(data).body_at) < 0:
-            raise NotAnImage("it is cut off: its JPEG data have no end marker")
+        _check_scans(data)
     elif data[:8] == _PNG:
         _check_chunks(data)
     elif data[:4] == b"RIFF":
@@ -81,6 +81,28 @@ def check_complete(data: bytes) -> None:
             raise
         except Exception as error:
             raise NotAnImage(f"it is cut off or damaged: {error}") from error
+
+
+def _check_scans(data: bytes) -> None:
+    """Check that a JPEG has an end marker and, if simplejpeg is installed, that no pixels are missing before it.
+
+    Raises:
+        NotAnImage: It was cut off.
+    """
+    header = header_of(data)
+    if data.find(END, header.body_at) < 0:
+        raise NotAnImage("it is cut off: its JPEG data have no end marker")
+    try:
+        import simplejpeg
+    except ImportError:
+        return
+    try:  # an eighth of the size takes the least time
+        simplejpeg.decode_jpeg(
+            data, "CMYK" if header.components == 4 else "GRAY", min_height=1, min_width=1, min_factor=8
+        )
+    except (ValueError, KeyError) as error:
+        if _ENDS_EARLY in str(error):
+            raise NotAnImage("it is cut off: its JPEG data end before its last pixels") from error
 
 
 def _check_chunks(data: bytes) -> None:
