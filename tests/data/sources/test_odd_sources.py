@@ -17,6 +17,8 @@ from paceline.cli.data.convert import command
 from paceline.core.errors import UsageError
 from paceline.data.batches.batches import ShardedSamples
 from paceline.data.convert.convert import Options, convert
+from paceline.data.convert.writer import Writer
+from paceline.data.format import tfrecord
 from paceline.data.loader.loader import Loader
 from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.sources import BadSample
@@ -294,8 +296,6 @@ def test_pictures_of_two_columns_have_files_of_their_own(tmp_path, monkeypatch):
 
 
 def test_a_list_of_tfrecord_may_begin_with_one_number(tmp_path):
-    from paceline.data.format import tfrecord
-
     with open(tmp_path / "a.tfrecord", "wb") as file:
         for row in ([7], [], [1, 2]):
             file.write(tfrecord.framed(tfrecord.encoded({"ids": row, "one": [5]})))
@@ -513,8 +513,6 @@ def test_hdf5_behind_links_is_read(tmp_path):
 
 
 def test_a_record_of_sequences_is_refused(tmp_path):
-    from paceline.data.format import tfrecord
-
     lists = b"\x12\x02\x0a\x00"  # of a SequenceExample: feature_lists, field 2
     (tmp_path / "a.tfrecord").write_bytes(tfrecord.framed(tfrecord.encoded({"x": [1]}) + lists))
     with pytest.raises(BadSample, match="SequenceExample is not supported"):
@@ -557,3 +555,38 @@ def test_a_source_that_changed_at_the_same_size_is_another_source(tmp_path):
     assert fingerprint(source_of(path, None), Options()) == before
     (tmp_path / "101.wav").write_bytes(b"RIFX\x00")
     assert fingerprint(source_of(path, None), Options()) != before
+
+
+@pytest.mark.parametrize("kind", ["tfrecord", "dataset", "writer"])
+def test_a_column_that_comes_after_the_first_samples_is_never_dropped(tmp_path, monkeypatch, kind):
+    samples = [{"a": 1}] * 100 + [{"a": 2, "late": 3}]
+    with pytest.raises(BadSample, match=r"(byte \d+|\[100\]|sample 100) has .*late"):
+        if kind == "writer":
+            with Writer(tmp_path / "out") as writer:
+                for sample in samples:
+                    writer.write(sample)
+        elif kind == "dataset":
+            made_of(own_source(monkeypatch, Own(samples)), tmp_path / "out")
+        else:
+            records = [tfrecord.framed(tfrecord.encoded({key: [one] for key, one in row.items()})) for row in samples]
+            (tmp_path / "a.tfrecord").write_bytes(b"".join(records))
+            made_of(source_of(tmp_path / "a.tfrecord", None), tmp_path / "out")
+
+
+def test_a_column_that_only_one_tar_or_table_has_comes_over(tmp_path):
+    parquet_folder(tmp_path / "in", {"a": [1]}, {"a": [2], "late": [3]})
+    assert rows_of(source_of(tmp_path / "in", None), tmp_path / "out")[1] == {"a": 2, "late": 3}
+    tar_of(tmp_path / "a.tar", *((f"{number:03d}.txt", b"x") for number in range(100)), ("100.late", b"y"))
+    assert rows_of(source_of(tmp_path / "a.tar", None), tmp_path / "tars")[100] == {"txt": None, "late": b"y"}
+
+
+@pytest.mark.parametrize("lost", [0, 2])
+def test_chunks_that_a_zarr_store_lacks_are_told(tmp_path, lost):
+    zarr = pytest.importorskip("zarr")
+    made = zarr.open(str(tmp_path / "a.zarr"), mode="w", shape=(8,), chunks=(2,), dtype="i4")
+    made[:] = np.arange(1, 9)
+    chunks = [path for path in (tmp_path / "a.zarr").rglob("*") if path.is_file() and path.name.isdigit()]
+    for path in chunks[:lost]:
+        path.unlink()
+    notes = [note for note in source_of(tmp_path / "a.zarr", None).notes if "lacks 2 chunks" in note]
+    assert (len(chunks), len(notes)) == (4, int(lost > 0))

@@ -63,6 +63,12 @@ class Arrays:
         """What is left out: single values, which no sample has."""
         single = [name for name, array in self._all.items() if not array.ndim]
         notes = [f"single values of {self.path} are not converted: {', '.join(single)}"] if single else []
+        for name, array in self._all.items():
+            if missing := getattr(array, "missing_chunks", 0):
+                notes.append(
+                    f"array {name} of {self.path} lacks {missing:,} chunks, which Zarr reads as its fill value; "
+                    "if they were stored, copy the store again"
+                )
         if self.form != "npy" or not self.path.is_dir():
             return notes
         others = [Path(file) for file in files_below(self.path) if not file.lower().endswith(".npy") or "/" in file]

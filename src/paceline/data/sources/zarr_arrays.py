@@ -57,6 +57,11 @@ class Rows:
         chunk_bytes = max(1, self._together * own.nbytes // max(1, own.shape[0] if own.ndim else 1))
         self._read = lru_cache(max(1, _KEPT_BYTES // int(chunk_bytes)))(self._rows)
 
+    @property
+    def missing_chunks(self) -> int:
+        """Chunks that are not in the store: all of their values are the fill value, or the chunks were lost."""
+        return max(0, int(self._own.nchunks) - int(self._own.nchunks_initialized))
+
     def __len__(self) -> int:
         return int(self.shape[0])
 
