@@ -56,33 +56,25 @@ def fitting(sample: Sample, name: str, columns: Sequence[Column]) -> Sample:
     """
     for column in columns:
         value = sample[column.name]
-        if isinstance(value, Payload):
-            _check_readable(name, column, value.data)
+        if not isinstance(value, Payload):
+            continue
+        try:
+            if column.kind == "image":
+                image_header(value.data)
+                check_complete(value.data)
+            elif column.kind == "text":
+                value.data.decode()
+            elif column.kind == "array":
+                np.load(io.BytesIO(value.data), allow_pickle=False)
+        except NotAnImage as error:
+            raise BadSample(f"{name}: {column.name} is not an image that can be used: {error}") from error
+        except UNREADABLE as error:
+            said = "UTF-8 text" if column.kind == "text" else "an array of NumPy"
+            raise BadSample(f"{name}: {column.name} is not {said}: {error}") from error
     for key, value in sample.items():
         if isinstance(value, int) and not -_MOST <= value < _MOST:
             raise BadSample(f"{name}: {key} is {value}; only signed whole numbers of up to 64 bits are supported")
     return sample
-
-
-def _check_readable(name: str, column: Column, data: bytes) -> None:
-    """Check that a loader can read bytes as what their column says.
-
-    Raises:
-        BadSample: It cannot.
-    """
-    try:
-        if column.kind == "image":
-            image_header(data)
-            check_complete(data)
-        elif column.kind == "text":
-            data.decode()
-        elif column.kind == "array":
-            np.load(io.BytesIO(data), allow_pickle=False)
-    except NotAnImage as error:
-        raise BadSample(f"{name}: {column.name} is not an image that can be used: {error}") from error
-    except UNREADABLE as error:
-        said = "UTF-8 text" if column.kind == "text" else "an array of NumPy"
-        raise BadSample(f"{name}: {column.name} is not {said}: {error}") from error
 
 
 def _fast(sample: Sample, columns: Sequence[Column]) -> Sample:

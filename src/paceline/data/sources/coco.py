@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +40,7 @@ class Coco:
         self._path = path
         self._told = _read(path)
         self._images: list[dict[str, Any]] = self._told["images"]
-        categories = sorted(self._told["categories"], key=lambda one: _category_id(path, one))
+        categories = sorted(self._told["categories"], key=lambda one: int(one["id"]))
         self.classes: Sequence[str] = [str(one["name"]) for one in categories]
         labels = {one["id"]: place for place, one in enumerate(categories)}
         self._objects = _by_image(path, self._told, labels)
@@ -95,15 +96,6 @@ class Coco:
 _NAMED = ("id", "name")
 
 
-def _category_id(path: Path, category: Mapping[str, Any]) -> int:
-    try:
-        return int(category["id"])
-    except (ValueError, TypeError, OverflowError) as error:
-        raise UsageError(
-            f"{path}: category {category['name']} has id {category['id']!r}; give whole numbers, to order the classes"
-        ) from error
-
-
 def _read(path: Path) -> dict[str, Any]:
     try:
         told = msgspec.json.decode(path.read_bytes())
@@ -118,6 +110,11 @@ def _read(path: Path) -> dict[str, Any]:
         if bad or len(set(ids)) < len(ids):
             said = f"{str(bad[0])[:80]} lacks {' or '.join(sorted(needed))}" if bad else "an id is there twice"
             raise UsageError(f"{path}, {name}: {said}; repair the file")
+    for one in told["categories"]:
+        if not re.fullmatch("-?[0-9]+", str(one["id"])):
+            raise UsageError(
+                f"{path}: category {one['name']} has id {one['id']!r}; give whole numbers, which order the classes"
+            )
     return dict(told)
 
 

@@ -148,8 +148,9 @@ def left_out(path: Path) -> list[str]:
 
 
 def _of_file(path: Path, options: TextOptions) -> Iterator[Text]:
+    reader = _reader_of(path)
     try:
-        yield from _reader_of(path)(path, options)
+        yield from reader(path, options)
     except BadText as error:
         if options.bad is None:
             raise UsageError(f"{error}; leave out what cannot be read with --on-error skip") from error
