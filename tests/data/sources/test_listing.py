@@ -186,3 +186,34 @@ def test_all_samples_that_were_skipped_are_listed_in_a_file(tmp_path, kind):
     listed = (tmp_path / "out" / "skipped.txt").read_text().splitlines()
     assert len(listed) == 30
     assert all(any(f"new\\nline{number:02d}" in line for line in listed) for number in range(1, 31))
+
+
+@pytest.mark.parametrize("below", ["cat", "."])
+@pytest.mark.parametrize(
+    "folders, is_refused", [(["train", "Val"], True), (["train", "car"], False), (["test"], False)]
+)
+def test_folders_of_splits_do_not_become_classes(tmp_path, below, folders, is_refused):
+    for folder in folders:
+        (tmp_path / folder / below).mkdir(parents=True)
+        (tmp_path / folder / below / "0.jpg").write_bytes(jpeg(8, 8))
+    if is_refused:
+        with pytest.raises(UsageError, match="look like splits.*name one of them, such as .*Val"):
+            source_of(tmp_path, None)
+    else:
+        assert source_of(tmp_path, None).classes == sorted(folders)
+
+
+@pytest.mark.parametrize(
+    "names, said",
+    [
+        (["train-00000-of-00001", "test-00000-of-00001"], "test, train"),
+        (["a_train_0", "a_val_0"], "train, val"),
+        (["train-0", "train-1"], None),
+        (["trains", "tested"], None),
+    ],
+)
+def test_files_of_several_splits_are_told(tmp_path, names, said):
+    for name in names:
+        pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), tmp_path / f"{name}.parquet")
+    notes = source_of(tmp_path, None).notes
+    assert [note.partition(" become")[0] for note in notes] == ([f"files of the splits {said}"] if said else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from paceline.data.sources import Source
 from paceline.data.sources.arrays import HDF5, Arrays
 from paceline.data.sources.coco import Coco
 from paceline.data.sources.files import files_below, left_out_notes, listed, times_of
-from paceline.data.sources.image_folder import image_files, image_folder
+from paceline.data.sources.image_folder import SPLITS, image_files, image_folder
 from paceline.data.sources.parquet import tables
 from paceline.data.sources.table import file_table
 from paceline.data.sources.tfrecord import COLUMNS_FILE, tfrecords
@@ -92,8 +93,19 @@ def source_of(path: Path, kind: str | None, classes: Sequence[str] | None = None
     if not files:
         raise UsageError(f"no files in {path} whose names end in {', '.join(suffixes)}")
     found: Any = listed_together(files)
-    others = _others(path, files) if path.is_dir() else []
+    others = [*_others(path, files), *_split_notes(files)] if path.is_dir() else []
     return cast(Source, replace(found, left_out=[*found.left_out, *others]))
+
+
+def _split_notes(files: Sequence[Path]) -> list[str]:
+    """Return a message about files of several splits, by their names, which become one data set."""
+    found = {split for file in files for split in SPLITS if split in re.split(r"[^a-z]", file.name.lower())}
+    if len(found) < 2:
+        return []
+    return [
+        f"files of the splits {', '.join(sorted(found))} become one data set; to convert one split, move its files "
+        "to a folder of their own"
+    ]
 
 
 def kind_at(path: Path, kind: str | None) -> str:

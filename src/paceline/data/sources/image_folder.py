@@ -21,6 +21,7 @@ from paceline.data.sources.files import (
 )
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # those of torchvision
+SPLITS = ("train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval")  # names of folders
 
 
 def image_folder(root: Path, classes: Sequence[str] | None = None) -> Files:
@@ -44,6 +45,11 @@ def image_folder(root: Path, classes: Sequence[str] | None = None) -> Files:
     named: Sequence[str] = ()
     if not flat:
         there = listed(root)[1]
+        if len(there) > 1 and {name.lower() for name in there} <= set(SPLITS):
+            raise UsageError(
+                f"the folders {', '.join(there)} of {root} would become classes, and look like splits, each a data set "
+                f"of its own; name one of them, such as {root / there[0]}"
+            )
         wanted = there if classes is None else classes
         labels, named = numbers_of(root, [file.partition("/")[0] for file in kept], wanted)
         columns.append(Column(name=LABEL, kind="int"))
