@@ -590,3 +590,26 @@ def test_chunks_that_a_zarr_store_lacks_are_told(tmp_path, lost):
         path.unlink()
     notes = [note for note in source_of(tmp_path / "a.zarr", None).notes if "lacks 2 chunks" in note]
     assert (len(chunks), len(notes)) == (4, int(lost > 0))
+
+
+@pytest.mark.parametrize("lost", ["", "file", "data set"])
+def test_parts_that_a_virtual_data_set_of_hdf5_lacks_are_named(tmp_path, lost):
+    import h5py
+
+    layout = h5py.VirtualLayout((4,), "i4")
+    for number in range(2):
+        with h5py.File(tmp_path / f"{number}.h5", "w") as file:
+            file["x"] = np.arange(2, dtype="i4") + 5 * number
+        layout[2 * number : 2 * number + 2] = h5py.VirtualSource(f"{number}.h5", "x", (2,))
+    with h5py.File(tmp_path / "all.h5", "w") as file:
+        file.create_virtual_dataset("x", layout)
+    if lost == "file":
+        (tmp_path / "1.h5").unlink()
+    elif lost:
+        with h5py.File(tmp_path / "1.h5", "a") as file:
+            del file["x"]
+    if lost:
+        with pytest.raises(UsageError, match="all.h5: x takes values from x in .*1.h5, which is not there"):
+            len(source_of(tmp_path / "all.h5", None))
+    else:
+        assert [row["x"] for row in rows_of(source_of(tmp_path / "all.h5", None), tmp_path / "out")] == [0, 1, 5, 6]

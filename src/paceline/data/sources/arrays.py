@@ -161,6 +161,8 @@ def _collect(group: Any, before: str, found: dict[str, Any], above: tuple[Any, .
         except (KeyError, OSError) as error:
             raise UsageError(f"{group.file.filename}: {before}{name} is a link to nothing ({error})") from error
         if isinstance(one, h5py.Dataset):
+            if one.is_virtual:
+                _check_parts(Path(group.file.filename), f"{before}{name}", one)
             found[f"{before}{name}"] = one
         elif isinstance(one, h5py.Group):
             if one == group or one in above:
@@ -172,6 +174,29 @@ def _written_kind(array: Any) -> ColumnKind | None:
     """Return the kind of the column that `paceline data export` wrote; None for other arrays."""
     told = getattr(array, "attrs", {}).get(KIND_ATTRIBUTE)
     return cast(ColumnKind, told) if told in get_args(ColumnKind) else None
+
+
+def _check_parts(path: Path, name: str, virtual: Any) -> None:
+    """Check that the files that a virtual data set takes its values from are there; HDF5 reads what is missing as 0.
+
+    Raises:
+        UsageError: One is missing, or lacks the data set.
+    """
+    import h5py
+
+    for part in virtual.virtual_sources():
+        if "%b" in part.file_name:  # a pattern of names: any number of files may be there
+            continue
+        there = path if part.file_name == "." else path.parent / part.file_name
+        try:
+            with h5py.File(there, "r") as file:
+                is_there = part.dset_name in file
+        except OSError:
+            is_there = False
+        if not is_there:
+            raise UsageError(
+                f"{path}: {name} takes values from {part.dset_name} in {there}, which is not there; copy it"
+            )
 
 
 def _kind(array: Any) -> ColumnKind:
