@@ -100,10 +100,12 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         told = msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError) as error:
-        raise UsageError(f"{path} cannot be read as JSON: {error}") from error
+        raise UsageError(f"{path} cannot be read as a COCO file: {error}; text in JSON takes --tokenizer") from error
     missing = [name for name in _LISTS if not isinstance(told, Mapping) or not isinstance(told.get(name), list)]
     if missing:
-        raise UsageError(f"{path} is not a COCO file: it has no list {', '.join(missing)}")
+        raise UsageError(
+            f"{path} is not a COCO file: it has no list {', '.join(missing)}; text in JSON takes --tokenizer"
+        )
     for name, needed in (("images", {"id", "file_name"}), ("categories", set(_NAMED))):
         bad = [one for one in told[name] if not isinstance(one, Mapping) or not needed <= set(one)]
         ids = [one["id"] for one in told[name]] if not bad else []

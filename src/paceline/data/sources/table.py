@@ -147,6 +147,7 @@ def _paths_head(path: Path, heads: Sequence[str]) -> str:
     found = _head(heads, _PATHS)
     if found is None:
         raise UsageError(
-            f"{path} has the columns {', '.join(heads) or 'none'}; one must be called {' or '.join(_PATHS)}"
+            f"{path} has the columns {', '.join(heads) or 'none'}; one must be called {' or '.join(_PATHS)}; "
+            "a table of text takes --tokenizer"
         )
     return found
