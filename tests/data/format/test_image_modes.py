@@ -285,3 +285,18 @@ def test_bytes_behind_an_image_are_no_damage(tmp_path):
         (tmp_path / "in" / f"0.{suffix}").write_bytes(data + b"more")
     made = convert(image_folder(tmp_path / "in"), tmp_path / "out", Options(), 1, lambda done, whole: None)
     assert made.contents.samples == 3
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_an_image_with_another_palette_is_not_its_file(tmp_path, monkeypatch, changed):
+    palette().save(tmp_path / "a.png")
+    image = Image.open(tmp_path / "a.png")
+    image.load()
+    if changed:
+        image.putpalette([255 - value for value in image.getpalette()])
+    module = types.ModuleType("images_of_palettes")
+    module.samples = [{"image": image}]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    source = DatasetSource("images_of_palettes:samples", images="png")
+    found = Image.open(io.BytesIO(source.sample(0)["image"].data))
+    assert np.array_equal(np.asarray(found.convert("RGB")), np.asarray(image.convert("RGB")))

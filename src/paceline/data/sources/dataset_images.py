@@ -80,6 +80,7 @@ def _own_file(picture: Any) -> Payload | None:
         data = Path(path).read_bytes()
         with pil().open(io.BytesIO(data)) as again:
             same = again.mode == picture.mode and np.array_equal(np.asarray(again), np.asarray(picture))
+            same = same and again.getpalette() == picture.getpalette()  # None where pixels are no ids
     except (OSError, ValueError):
         return None
     return Payload(data=data, suffix=plain_suffix(str(written))) if same else None
