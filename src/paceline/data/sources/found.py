@@ -20,6 +20,7 @@ from paceline.data.sources.arrays import HDF5, Arrays
 from paceline.data.sources.coco import Coco
 from paceline.data.sources.files import files_below, left_out_notes, listed, times_of
 from paceline.data.sources.image_folder import SPLITS, image_files, image_folder
+from paceline.data.sources.mds import is_mds, mds_folder
 from paceline.data.sources.parquet import tables
 from paceline.data.sources.table import file_table
 from paceline.data.sources.tfrecord import COLUMNS_FILE, tfrecords
@@ -42,6 +43,7 @@ _OF_A_FOLDER_OR_FILE: Mapping[str, tuple[str, Callable[[Path], Source]]] = {
     "hdf5": ("file", partial(Arrays, form="hdf5")),
     "zarr": ("folder", partial(Arrays, form="zarr")),
     "coco": ("file", Coco),
+    "mds": ("folder", mds_folder),
 }
 
 _NUMBERED: Mapping[str, Callable[[Path, Sequence[str]], Source]] = {"images": image_folder, "table": file_table}
@@ -73,7 +75,7 @@ def source_of(path: Path, kind: str | None, classes: Sequence[str] | None = None
 
     Args:
         path: A file, or a folder.
-        kind: images, table, webdataset, tfrecord, parquet, arrow, hdf5, zarr, coco or npy; None: what the names of
+        kind: images, table, webdataset, tfrecord, parquet, arrow, hdf5, zarr, coco, npy or mds; None: what the names of
             files say.
         classes: Names of the labels in their order, of images and tables; None: those of the source.
 
@@ -172,8 +174,8 @@ def _kind(path: Path) -> str:
             return "hdf5" if path.suffix.lower() in HDF5 else "npy"
         if path.suffix.lower() in (".csv", ".json"):
             return "table" if path.suffix.lower() == ".csv" else "coco"
-    if _state(path) is not None:
-        return "arrow"
+    if _state(path) is not None or is_mds(path):
+        return "mds" if is_mds(path) else "arrow"
     for kind, (suffixes, _) in _OF_FILES.items():
         if [path] * _is(path, suffixes) if path.is_file() else _files(path, suffixes):
             return kind
