@@ -14,11 +14,13 @@ if TYPE_CHECKING:
     from paceline.data.loader.mix import Mix
     from paceline.data.reading.audio import decode_audio
     from paceline.data.reading.crops import CenterCrop, RandomResizedCrop
+    from paceline.data.reading.file_dataset import FileDataset
     from paceline.data.reading.sharded import ShardedDataset
     from paceline.data.reading.token_dataset import TokenDataset
 
 __all__ = [
     "CenterCrop",
+    "FileDataset",
     "Loader",
     "Mix",
     "RandomResizedCrop",
@@ -29,6 +31,7 @@ __all__ = [
 ]
 _MODULES = {
     "CenterCrop": "reading.crops",
+    "FileDataset": "reading.file_dataset",
     "Loader": "loader.loader",
     "Mix": "loader.mix",
     "RandomResizedCrop": "reading.crops",

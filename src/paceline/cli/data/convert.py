@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from paceline.data.sources import Source
 
 _FOLDER = click.Path(path_type=Path)
-_OF_FILES = ("images", "table", "coco", "webdataset", "tfrecord", "parquet", "arrow", "hdf5", "zarr", "npy", "mds")
-FORMATS = (*_OF_FILES, "text")
+_OF_FILES = ("images", "table", "coco", "webdataset", "tfrecord", "parquet", "arrow", "hdf5", "zarr", "npy")
+FORMATS = (*_OF_FILES, "mds", "jsonl", "text")
 
 
 @click.command(
@@ -112,10 +112,10 @@ def command(paths: tuple[str, ...], **options: Any) -> int:
     """Convert a data set into shards: tar files with an index beside each.
 
     SRC is a folder of images, sound or video, with or without a folder per class, a CSV file with a column of paths, a
-    COCO file (JSON), or files in WebDataset, TFRecord, Parquet, Arrow, HDF5, Zarr, .npy, MDS or text format. DEST is a
-    new folder. To continue an interrupted conversion, repeat the command. JPEG files get restart markers, so that the
-    loader decodes only a part of the image for a crop. The pixels stay the same. SRC and DEST can also be URLs of an
-    object store, which are copied through this machine.
+    COCO file (JSON), or files in WebDataset, TFRecord, Parquet, Arrow, HDF5, Zarr, .npy, MDS, JSON lines or text
+    format. DEST is a new folder. To continue an interrupted conversion, repeat the command. JPEG files get restart
+    markers, so that the loader decodes only a part of the image for a crop. The pixels stay the same. SRC and DEST can
+    also be URLs of an object store, which are copied through this machine.
     """
     with local_paths(paths, options) as local:
         if not local.is_complete:

@@ -29,6 +29,8 @@ def is_text(paths: Sequence[Path], options: Mapping[str, Any]) -> bool:
     """Return whether the source is text: its name says so, or a tokenizer is given."""
     if options["tokenizer"] is not None or options["kind"] == "text":
         return True
+    if options["kind"] is not None:
+        return False
     name = paths[0].name.lower().removesuffix(".gz")
     return paths[0].is_file() and name.endswith((".txt", ".md", ".jsonl", ".ndjson"))
 
@@ -66,7 +68,8 @@ def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str,
         raise UsageError(f"there is no file or folder {paths[0]}; give the text to convert as SRC")
     if tokenizer is None:
         raise UsageError(
-            f"{paths[0]} is text, and text needs a tokenizer; give --tokenizer bytes or --tokenizer tokenizer.json"
+            f"{paths[0]} is text, and text needs a tokenizer; give --tokenizer bytes or --tokenizer tokenizer.json, or "
+            "--format jsonl for JSON lines whose fields are columns"
         )
     if "text_field" in given and not has_records(paths[0]):
         raise UsageError(f"--text-field has no effect: {paths[0]} has no JSON, CSV or Parquet; leave it out")

@@ -93,3 +93,13 @@ class BatchContext:
             DamagedData: They are not.
         """
         return self.dataset.checked(name, place, kept.data, kept.length, kept.crc32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetContext:
+    """What batches of samples that are made one by one are made with."""
+
+    arrays: ArrayPool  # where images become batches
+    clock: StageClock
+    faults: Faults
+    seed: int  # of crops, and of what samples draw

@@ -20,7 +20,7 @@ from paceline.data.reading.pictures import Box, Decoder, Pixels, UndecodablePict
 from paceline.data.reading.sharded import SamplePlace, missing_of, sample_keys
 
 Numbers = NDArray[np.int64]
-_CROPS = 1  # what random numbers are for
+CROPS = 1  # what random numbers are for
 
 
 class _Batch(NamedTuple):
@@ -80,11 +80,11 @@ class PictureBatches:
         dataset, size = self._context.dataset, self._crop.size
         places = dataset.places(ids)
         pixels = self._arrays.taken((len(ids), size, size, 3))
-        drawn = uniforms(key_of(self._context.seed, epoch, _CROPS), ids, self._crop.draws)
+        drawn = uniforms(key_of(self._context.seed, epoch, CROPS), ids, self._crop.draws)
         good = self._fill(pixels, ids, places, drawn)
         beside = [self._beside(column, ids, places, good) for column in self._others]
         fill_gaps(pixels, good)
-        whole = [_together(values, good) for values in beside]
+        whole = [together(values, good) for values in beside]
         return torch.from_numpy(pixels).permute(0, 3, 1, 2), *whole
 
     def _beside(self, column: Column, ids: Numbers, places: Sequence[SamplePlace], good: NDArray[np.bool_]) -> Any:
@@ -181,7 +181,7 @@ class PictureBatches:
         self._context.cache.keep(batch.numbers[turn], batch.places[turn], pixels)
 
 
-def _together(values: Any, good: NDArray[np.bool_]) -> Any:
+def together(values: Any, good: NDArray[np.bool_]) -> Any:
     """Return the values of a column as a batch has them, good ones in place of bad ones.
 
     Raises:

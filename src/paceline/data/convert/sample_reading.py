@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,13 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.convert.lossless import in_intervals
-from paceline.data.format.image_modes import NotAnImage, check_complete, image_header
-from paceline.data.format.index import UNREADABLE
 from paceline.data.format.model import Column, Payload, Sample
 from paceline.data.sources import BadSample, Source
+from paceline.data.sources.sample_checks import fitting
 
 _JPEG = ("jpg", "jpeg")
-_MOST = 1 << 63
 
 Numbers = NDArray[np.int64]
 
@@ -46,35 +43,6 @@ def read_samples(
         for begin in range(0, len(ids), ahead):
             some = ids[begin : begin + ahead]
             yield from zip(some, pool.map(one, some), strict=True)
-
-
-def fitting(sample: Sample, name: str, columns: Sequence[Column]) -> Sample:
-    """Return a sample if its numbers fit where they are kept, and a loader can read its bytes.
-
-    Raises:
-        BadSample: A number does not fit, or bytes are not the image, text or array that they should be.
-    """
-    for column in columns:
-        value = sample[column.name]
-        if not isinstance(value, Payload):
-            continue
-        try:
-            if column.kind == "image":
-                image_header(value.data)
-                check_complete(value.data)
-            elif column.kind == "text":
-                value.data.decode()
-            elif column.kind == "array":
-                np.load(io.BytesIO(value.data), allow_pickle=False)
-        except NotAnImage as error:
-            raise BadSample(f"{name}: {column.name} is not an image that can be used: {error}") from error
-        except UNREADABLE as error:
-            said = "UTF-8 text" if column.kind == "text" else "an array of NumPy"
-            raise BadSample(f"{name}: {column.name} is not {said}: {error}") from error
-    for key, value in sample.items():
-        if isinstance(value, int) and not -_MOST <= value < _MOST:
-            raise BadSample(f"{name}: {key} is {value}; only signed whole numbers of up to 64 bits are supported")
-    return sample
 
 
 def _fast(sample: Sample, columns: Sequence[Column]) -> Sample:

@@ -13,13 +13,13 @@ from uuid import uuid4
 from paceline.core.errors import UsageError
 from paceline.data.convert.convert import write_data_set
 from paceline.data.convert.resuming import alone_in, check_folder
-from paceline.data.convert.sample_reading import fitting
 from paceline.data.convert.shard_writer import ShardWriter
 from paceline.data.format.column_kinds import column_names
 from paceline.data.format.model import Column, ColumnKind, Contents, Sample, Shard, Value
 from paceline.data.sources import BadSample
 from paceline.data.sources.dataset import kept, kind_of
 from paceline.data.sources.dataset_images import Written
+from paceline.data.sources.sample_checks import fitting
 
 _FIRST = 16  # samples by which it is found out which columns there are
 

@@ -35,18 +35,27 @@ def read_contents(folder: Path) -> Contents:
     path = folder / CONTENTS_FILE
     try:
         text = path.read_bytes()
-    except FileNotFoundError as error:
+    except (FileNotFoundError, NotADirectoryError) as error:
         if (folder / "tokens.json").exists():
             raise UsageError(f"{folder} holds tokens: read them with TokenDataset({str(folder)!r}, length)") from error
+        if folder.is_file():
+            raise UsageError(f"{folder} is a file, not a folder of shards: {_as_it_is(folder)}") from error
         said = "its conversion is unfinished, or it is not a data set" if folder.is_dir() else "there is no such folder"
+        other = f"; of files in another format: {_as_it_is(folder)}" if folder.is_dir() else ""
         raise UsageError(
-            f"no {CONTENTS_FILE} in {folder}: {said}; `paceline data convert SRC {folder}` makes one"
+            f"no {CONTENTS_FILE} in {folder}: {said}; `paceline data convert SRC {folder}` makes one{other}"
         ) from error
     except OSError as error:
         raise EnvironmentFault(
             f"cannot read {path}: {error.strerror or error}; give a folder that `paceline data convert` wrote"
         ) from error
     return contents_in(text, str(path))
+
+
+def _as_it_is(path: Path) -> str:
+    return (
+        f"`paceline data convert {path} SHARDS` converts it, and FileDataset({str(path)!r}) reads it without conversion"
+    )
 
 
 def contents_in(text: bytes, path: str) -> Contents:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import UsageError
-from paceline.data.batches.batch_context import ArrayPool, BatchContext, unpinned_array
+from paceline.data.batches.batch_context import ArrayPool, BatchContext, DatasetContext, unpinned_array
 from paceline.data.batches.batches import Maker
 from paceline.data.batches.faults import Faults
 from paceline.data.batches.replacements import BadBatchReplacer
@@ -31,8 +31,9 @@ from paceline.data.loader.pacer import AutoPacer
 from paceline.data.loader.prefetch import made_ahead
 from paceline.data.loader.processes import Rest, made_by_processes
 from paceline.data.loader.report import LoaderReport, report_of
+from paceline.data.loader.selection import blocks_mixed
 from paceline.data.loader.settings import bounds_of, chosen, first_pace, first_position, slice_of, within_memory
-from paceline.data.loader.spec import processes_for, spec_of
+from paceline.data.loader.spec import collate_of, processes_for, spec_of
 from paceline.data.loader.to_device import HostDelivery, bytes_of, delivery_to, pinned_array, samples_of
 from paceline.data.loader.tuning import Pace
 from paceline.data.order.mixed import MixedOrder
@@ -71,7 +72,8 @@ class Loader:
 
         Args:
             data: A folder that `paceline data convert` wrote, or its URL in a store, a `TokenDataset` of one, a
-                `torch.utils.data.Subset` of these, a `Mix`, or any `Dataset` with `__len__` and `__getitem__`.
+                `FileDataset`, a `torch.utils.data.Subset` of these, a `Mix`, or any `Dataset` with `__len__` and
+                `__getitem__`.
             batch_size: Samples of a batch, of one rank.
             shuffle: Whether samples are mixed, anew in each epoch.
             transform: Of shards: what to take of each picture (`RandomResizedCrop`, `CenterCrop`), which makes batches
@@ -90,7 +92,9 @@ class Loader:
         # The engine gives a part of these batches to each rank, so the number of ranks counts only where it is given.
         check_steps(len(self._data), replace(self._slice, rank=0, world=own.world or 1))
         self._consumed = 0  # now; beside a position, for that is made anew only where somebody asks
-        self._at = first_position(own, len(self._data), self._spec.digest, shuffle=shuffle)
+        self._at = first_position(
+            own, len(self._data), self._spec.digest, shuffle=shuffle, window=blocks_mixed(self._spec.data)
+        )
         self._resumed, self._yielded = False, 0
         self._set: int | None = None  # epoch of the next loop, set within a loop
         self._shared_by(share_of_host())
@@ -274,7 +278,8 @@ class Loader:
         if self._processes and not self._spec.is_shared:
             return
         if not self._spec.is_sharded:
-            maker = self._spec.maker_of_own(self._clock, self._faults, self._at.seed if self._alone else None)
+            own = DatasetContext(arrays=self._arrays, clock=self._clock, faults=self._faults, seed=self._at.seed)
+            maker = self._spec.maker_of_own(own, alone=self._alone)
             self._maker = BadBatchReplacer(maker, self._faults, self._spec.replacements)
             return
         self._store = BlockStore(self._spec.data, self._buffers, self._memory // 2, self._clock, self._pacer.read)
@@ -319,7 +324,7 @@ class Loader:
             rest = Rest(
                 seeds=(self._at.seed, self._at.epoch),
                 skip=self._faults.skip,
-                collate=self._spec.collate,
+                collate=collate_of(self._spec),
                 change=self._spec.batch_transform,
                 samples=self._spec.replacements,
             )

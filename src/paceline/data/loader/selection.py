@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import UsageError
+from paceline.data.reading.file_dataset import FileDataset
 from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.reading.token_dataset import TokenDataset
 
@@ -25,7 +26,7 @@ class Selection(NamedTuple):
 
 
 def selection_of(data: Any) -> Selection:
-    """Return the data set below subsets of it, and the samples that are left, if it is one of shards or of tokens.
+    """Return the data set below subsets of it, and the samples that are left, if it is one of shards, tokens or files.
 
     Any other data set is returned as it is.
 
@@ -38,7 +39,7 @@ def selection_of(data: Any) -> Selection:
     while subset is not None and type(below) is subset.Subset:
         chain.append(below.indices)
         below = below.dataset
-    if not chain or not isinstance(below, ShardedDataset | TokenDataset):
+    if not chain or not isinstance(below, ShardedDataset | TokenDataset | FileDataset):
         return Selection(data, None)
     numbers = np.arange(len(below), dtype=np.int64)
     for indices in reversed(chain):
@@ -52,8 +53,15 @@ def block_starts(data: Any) -> Numbers:
     """Return the number of the first sample of each block of a data set."""
     if isinstance(data, ShardedDataset):
         return data.blocks["first"].astype(np.int64)
+    if isinstance(data, FileDataset) and data.group_starts is not None:
+        return data.group_starts
     size = _TOKEN_BLOCK if isinstance(data, TokenDataset) else 1  # each by itself: mixed as well as can be
     return np.arange(0, len(data), size, dtype=np.int64)
+
+
+def blocks_mixed(data: Any) -> int | None:
+    """Return how many blocks of a data set are mixed with each other where nothing is said; None: as of shards."""
+    return data.window if isinstance(data, FileDataset) else None
 
 
 def digest_of(numbers: Numbers | None) -> str:

@@ -38,7 +38,7 @@ class Settings:
     """
 
     seed: int = 0  # of the order and of crops, the same on all ranks
-    window: int = WINDOW  # blocks whose samples are mixed with each other
+    window: int | None = None  # blocks whose samples are mixed with each other; None: 32, of a FileDataset fewer
     # Of a last step that is not full: dealt out evenly (fewer samples than ranks are left out), "drop" left out, "pad"
     # filled from the beginning.
     ends: Ends = "even"
@@ -94,9 +94,17 @@ def slice_of(own: Settings, batch_size: int) -> Slice:
     return Slice(rank=rank, world=world, batch=whole_number("batch_size", batch_size, 1), ends=own.ends)
 
 
-def first_position(own: Settings, samples: int, dataset: str, *, shuffle: bool) -> Position:
-    """Return the beginning of the first epoch."""
-    mixed = shuffle_of(own.seed, own.window, own.lanes)
+def first_position(own: Settings, samples: int, dataset: str, *, shuffle: bool, window: int | None = None) -> Position:
+    """Return the beginning of the first epoch.
+
+    Args:
+        own: What was said.
+        samples: Of the data set.
+        dataset: Its digest.
+        shuffle: Whether samples are mixed.
+        window: Blocks that are mixed with each other where nothing is said; None: as many as suit shards.
+    """
+    mixed = shuffle_of(own.seed, own.window or window or WINDOW, own.lanes)
     return Position(
         seed=own.seed,
         epoch=0,

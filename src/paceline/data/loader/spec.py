@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import UsageError
-from paceline.data.batches.batch_context import ArrayPool, BatchContext
+from paceline.data.batches.batch_context import ArrayPool, BatchContext, DatasetContext
 from paceline.data.batches.batches import DatasetBatches, Maker, SampleBatches, ShardedSamples, TokenBatches
+from paceline.data.batches.file_batches import FileCrops, FileSamples, columns_together
 from paceline.data.batches.own_generators import own_generators
 from paceline.data.batches.picture_batches import PictureBatches
 from paceline.data.batches.replacements import LostSampleReplacer
@@ -29,6 +30,7 @@ from paceline.data.order.position import Position
 from paceline.data.reading.cache_offer import CacheOffer, cache_offer
 from paceline.data.reading.crops import Crop
 from paceline.data.reading.decoded_cache import DecodedCache, cache_in
+from paceline.data.reading.file_dataset import FileDataset
 from paceline.data.reading.pictures import libraries
 from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.reading.stages import Spent
@@ -43,7 +45,7 @@ _TRIED = 64  # samples by which it is found out how they behave
 class LoaderSpec:
     """A data set, and what is to be made of it."""
 
-    data: Any  # ShardedDataset, TokenDataset, or a Dataset of the user's own
+    data: Any  # ShardedDataset, TokenDataset, FileDataset, or a Dataset of the user's own
     numbers: Numbers | None  # of the samples of shards or tokens that are read; None: all
     transform: Crop | Callable[[Mapping[str, Any]], Any] | None
     collate: Callable[[list[Any]], Any] | None
@@ -57,6 +59,8 @@ class LoaderSpec:
     def digest(self) -> str:
         """A digest of the data set, by which a state knows it; empty for a Dataset of the user's own."""
         mixed = "" if self.mix is None else self.mix.digest
+        if isinstance(self.data, FileDataset):
+            return hashlib.sha256((self.data.digest + digest_of(self.numbers)).encode()).hexdigest()[:16]
         if not isinstance(self.data, ShardedDataset | TokenDataset):
             return mixed[:16]
         shards = [(one.file, getattr(one, "samples", 0), one.crc32) for one in self.data.contents.shards]
@@ -90,12 +94,13 @@ class LoaderSpec:
 
     @property
     def columns(self) -> list[Column]:
-        """What samples of shards have.
+        """What samples of shards or files have.
 
         Raises:
             UsageError: A column was asked for that is not there.
         """
-        there = {column.name: self._in_mode(column) for column in self.data.contents.columns}
+        own = self.data.contents.columns if self.is_sharded else self.data.columns
+        there = {column.name: self._in_mode(column) for column in own}
         if self.only is None:
             return list(there.values())
         there[KEY] = Column(name=KEY, kind="text")
@@ -115,9 +120,14 @@ class LoaderSpec:
 
     def samples(self) -> Any:
         """Return what gives a sample by its number."""
+        if isinstance(self.data, FileDataset):
+            return self._file_samples(self.columns)
         if not self.is_sharded:
             return self.data
         return ShardedSamples(self.data, self.columns, self.function, exact=self.exact)
+
+    def _file_samples(self, columns: Sequence[Column]) -> FileSamples:
+        return FileSamples(self.data, columns, self.function, exact=self.exact, checks_mode=self.mode is None)
 
     def order(self, at: Position) -> EpochOrder | MixedOrder:
         """Return the order of an epoch."""
@@ -159,6 +169,10 @@ class LoaderSpec:
         """
         if where is None:
             return None
+        if isinstance(self.data, FileDataset):
+            raise UsageError(
+                f"decoded_cache= is for shards; `paceline data convert {self.data.address} SHARDS` makes them"
+            )
         crop, cropped = self.crop, self.cropped
         if crop is None or cropped is None:
             raise UsageError("decoded_cache= needs a crop: give RandomResizedCrop or CenterCrop as transform=")
@@ -174,21 +188,25 @@ class LoaderSpec:
 
     def offer(self, spent: Mapping[str, Spent]) -> CacheOffer | None:
         """Return what a cache of decoded pictures would cost and save; None where none would pay."""
-        if self.crop is None or self.cropped is None:
+        if self.crop is None or self.cropped is None or not self.is_sharded:
             return None
         return cache_offer(self.data, self.cropped.name, None if self.crop.draws else self.crop.size, spent)
 
-    def maker_of_own(self, clock: Any, faults: Any, seed: int | None) -> Maker:
-        """Return what makes batches of tokens, or of the user's own data set.
+    def maker_of_own(self, context: DatasetContext, *, alone: bool) -> Maker:
+        """Return what makes batches of tokens, of files in their own format, or of the user's own data set.
 
         Args:
-            clock: Adds up what it takes.
-            faults: Counts bad samples.
-            seed: Of what samples draw; None: nothing.
+            context: What they are made with.
+            alone: Whether the training's own thread makes them: only there, samples may draw.
         """
         if self.is_plain:
-            return TokenBatches(self.data, clock)
-        return DatasetBatches(self.data, self.collate, clock, faults, seed)
+            return TokenBatches(self.data, context.clock)
+        cropped = self.cropped if has_columns(self.data) else None
+        if self.crop is not None and cropped is not None:
+            beside = self._file_samples([column for column in self.columns if column != cropped])
+            return FileCrops(context, beside, cropped, self.crop)
+        seed = context.seed if alone else None
+        return DatasetBatches(self.samples(), collate_of(self), context.clock, context.faults, seed)
 
 
 def spec_of(
@@ -233,10 +251,11 @@ def checked(spec: LoaderSpec) -> LoaderSpec:
         UsageError: It cannot.
         EnvironmentFault: A package that decodes is not there.
     """
-    if not spec.is_sharded:
+    if not has_columns(spec.data):
         if spec.transform is not None or spec.only is not None:
             raise UsageError(
-                "transform= and columns= are for shards; with your own Dataset, transform samples in its __getitem__"
+                "transform= and columns= are for shards and FileDataset; with your own Dataset, transform samples in "
+                "its __getitem__"
             )
         if not hasattr(spec.data, "__len__") or not hasattr(spec.data, "__getitem__"):
             raise UsageError(
@@ -257,7 +276,7 @@ def checked(spec: LoaderSpec) -> LoaderSpec:
 def _check_crop(spec: LoaderSpec, images: Sequence[Column]) -> None:
     """Refuse a crop that would lose values, and warn of a channel that it drops."""
     if not images:
-        raise UsageError(f"{spec.data.address} has no image column; its columns are {columns_in_words(spec.data)}")
+        raise UsageError(f"{spec.data.address} has no image column; its columns are {columns_in_words(spec.columns)}")
     if spec.cropped is None:
         one = images[0]
         raise UsageError(
@@ -269,6 +288,17 @@ def _check_crop(spec: LoaderSpec, images: Sequence[Column]) -> None:
         _log.warning(
             "the crop drops the alpha channel of column %s; a function as transform= gets it", spec.cropped.name
         )
+
+
+def has_columns(data: Any) -> bool:
+    """Say whether a sample of a data set is a dict of columns, which functions and crops take."""
+    return isinstance(data, ShardedDataset | FileDataset)
+
+
+def collate_of(spec: LoaderSpec) -> Callable[[list[Any]], Any] | None:
+    """Return what makes a batch of samples that are made one by one; None: torch's `default_collate`."""
+    by_column = isinstance(spec.data, FileDataset) and spec.transform is None and spec.collate is None
+    return columns_together if by_column else spec.collate
 
 
 def processes_for(spec: LoaderSpec, own: Settings, cores: int) -> int:
@@ -283,12 +313,12 @@ def processes_for(spec: LoaderSpec, own: Settings, cores: int) -> int:
         own: What was said of how.
         cores: That this rank may use.
     """
-    if isinstance(spec.data, TokenDataset) or (spec.is_sharded and spec.function is None):
+    if isinstance(spec.data, TokenDataset) or (has_columns(spec.data) and spec.function is None):
         return 0
     if own.processes is not None or own.threads == 0:
         return own.processes or 0
     processes = own.threads or cores
-    if not spec.is_sharded and own.threads is None:
+    if not has_columns(spec.data) and own.threads is None:
         return processes
     manner = _manner(spec.samples())
     if not manner.draws:
@@ -320,6 +350,6 @@ def can_crop(dataset: ShardedDataset) -> bool:
     return bool(images) and not images[0].optional
 
 
-def columns_in_words(dataset: ShardedDataset) -> str:
+def columns_in_words(columns: Sequence[Column]) -> str:
     """Return what columns there are."""
-    return ", ".join(f"{column.name} ({column.kind})" for column in dataset.contents.columns)
+    return ", ".join(f"{column.name} ({column.kind})" for column in columns)

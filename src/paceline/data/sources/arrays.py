@@ -88,6 +88,14 @@ class Arrays:
             raise UsageError(f"{self.path} has arrays of different lengths ({said}); all must have one row per sample")
         return found
 
+    @property
+    def group_starts(self) -> np.ndarray | None:
+        """The first row of each chunk that is read as a whole; None: rows are read by themselves."""
+        together = max(
+            (array.chunks[0] for array in self._arrays.values() if getattr(array, "chunks", None)), default=1
+        )
+        return np.arange(0, len(self), together) if together > 1 else None
+
     def __len__(self) -> int:
         return len(next(iter(self._arrays.values())))
 

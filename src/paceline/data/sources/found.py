@@ -20,6 +20,7 @@ from paceline.data.sources.arrays import HDF5, Arrays
 from paceline.data.sources.coco import Coco
 from paceline.data.sources.files import files_below, left_out_notes, listed, times_of
 from paceline.data.sources.image_folder import SPLITS, image_files, image_folder
+from paceline.data.sources.json_lines import LINES, json_lines
 from paceline.data.sources.mds import is_mds, mds_folder
 from paceline.data.sources.parquet import tables
 from paceline.data.sources.table import file_table
@@ -35,6 +36,7 @@ _OF_FILES: Mapping[str, tuple[tuple[str, ...], Callable[[Sequence[Path]], Source
     "tfrecord": ((".tfrecord", ".tfrecords", ".tfrec"), tfrecords),
     "parquet": ((".parquet", ".pq"), tables),
     "arrow": ((".arrow", ".feather"), partial(tables, arrow=True)),
+    "jsonl": (LINES, json_lines),
 }
 _OF_A_FOLDER_OR_FILE: Mapping[str, tuple[str, Callable[[Path], Source]]] = {
     "images": ("folder", image_folder),
@@ -75,8 +77,8 @@ def source_of(path: Path, kind: str | None, classes: Sequence[str] | None = None
 
     Args:
         path: A file, or a folder.
-        kind: images, table, webdataset, tfrecord, parquet, arrow, hdf5, zarr, coco, npy or mds; None: what the names of
-            files say.
+        kind: images, table, webdataset, tfrecord, parquet, arrow, hdf5, zarr, coco, npy, jsonl or mds; None: what the
+            names of files say.
         classes: Names of the labels in their order, of images and tables; None: those of the source.
 
     Raises:
@@ -177,12 +179,18 @@ def _kind(path: Path) -> str:
     if _state(path) is not None or is_mds(path):
         return "mds" if is_mds(path) else "arrow"
     for kind, (suffixes, _) in _OF_FILES.items():
-        if [path] * _is(path, suffixes) if path.is_file() else _files(path, suffixes):
+        if [path] * _is(path, suffixes) if path.is_file() else _files(path, suffixes) and kind != "jsonl":
             return kind
     if path.is_dir():
-        return "npy" if _files(path, (".npy",)) else "images"
+        return "npy" if _files(path, (".npy",)) else "jsonl" if _is_lines_only(path) else "images"
     unpack = ", or unpack it first" if path.suffix.lower() in _PACKED else ""
     raise UsageError(f"the format of {path} is not recognised; give it with --format{unpack}")
+
+
+def _is_lines_only(folder: Path) -> bool:
+    """Say whether a folder has JSON lines and nothing else: beside images, they describe these."""
+    files, folders = listed(folder)
+    return bool(files) and not folders and len(_files(folder, LINES)) == len(files)
 
 
 def _others(folder: Path, files: Sequence[Path]) -> list[str]:

@@ -124,9 +124,9 @@ class Mds:
         return np.append(0, np.cumsum([shard.samples for shard in self.shards])).astype(np.int64)
 
     @property
-    def group_starts(self) -> NDArray[np.int64]:
-        """The number of the first sample of each shard."""
-        return np.unique(self._first[:-1])
+    def group_starts(self) -> NDArray[np.int64] | None:
+        """The first sample of each shard that is read as a whole; None: samples are read by themselves."""
+        return np.unique(self._first[:-1]) if self.reads_groups else None
 
     def __len__(self) -> int:
         return int(self._first[-1])

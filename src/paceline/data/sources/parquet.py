@@ -74,6 +74,11 @@ class Tables:
             sizes += file.rows
         return found, np.append(0, np.cumsum(sizes)).astype(np.int64)
 
+    @property
+    def group_starts(self) -> np.ndarray | None:
+        """The number of the first row of each group that is read as a whole; None: rows are read by themselves."""
+        return None if self.arrow else np.unique(self._groups[1][:-1])
+
     @cached_property
     def _read(self) -> Callable[[tuple[int, int]], Any]:
         return lru_cache(_KEPT_GROUPS)(lambda group: self._opened[group[0]].read(group[1]))

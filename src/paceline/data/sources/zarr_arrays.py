@@ -52,7 +52,7 @@ class Rows:
     def __init__(self, own: Any) -> None:
         """Take an array of zarr."""
         self._own = own
-        self.ndim, self.dtype, self.shape = own.ndim, own.dtype, own.shape
+        self.ndim, self.dtype, self.shape, self.chunks = own.ndim, own.dtype, own.shape, own.chunks
         self._together = max(1, own.chunks[0]) if own.ndim else 1
         chunk_bytes = max(1, self._together * own.nbytes // max(1, own.shape[0] if own.ndim else 1))
         self._read = lru_cache(max(1, _KEPT_BYTES // int(chunk_bytes)))(self._rows)

@@ -1,0 +1,228 @@
+"""A data set in files of their own format, read without conversion: WebDataset, Parquet, Arrow, images and more."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from paceline.core.errors import UsageError
+from paceline.data.format.folders import is_url
+from paceline.data.format.image_modes import NotAnImage, column_mode, image_header
+from paceline.data.format.model import Column, Payload, Sample
+from paceline.data.order.ranks import rank_and_world
+from paceline.data.reading.pictures import Decoder, decoder_for, value_of
+from paceline.data.sources import BadSample, Source
+from paceline.data.sources.found import kind_at, source_of
+from paceline.data.sources.sample_checks import fitting
+from paceline.data.sources.webdataset import PACKED
+
+Numbers = NDArray[np.int64]
+_log = logging.getLogger("paceline.data")
+_LOOKED_AT = 64  # images, for the mode of their column
+_LOOKED_INTO = 4  # groups of samples that are read together
+_NAMED = 1024  # samples that a digest takes the names of
+_GROUPS = 8  # that readers keep in memory
+_warned: set[str] = set()  # paths of this process
+_IMAGE_FILES = "each sample is a file of its own, and a crop decodes the whole image"
+_REASONS = {
+    "images": _IMAGE_FILES,
+    "table": _IMAGE_FILES,
+    "coco": _IMAGE_FILES,
+    "parquet": "a sample is read with its whole row group",
+    "hdf5": "a sample is read with its whole chunk",
+    "zarr": "a sample is read with its whole chunk",
+}
+_REASON = "each sample is read and checked by itself"  # of the other formats
+
+
+class FileDataset:
+    """Samples in files of their own format, read in place; a `Loader` takes it like shards."""
+
+    def __init__(
+        self, path: str | os.PathLike[str], format: str | None = None, classes: Sequence[str] | None = None
+    ) -> None:
+        """List the samples. A warning says, once in a process, why reading is slower than from shards.
+
+        Args:
+            path: A file or a folder on this machine, of any kind that `paceline data convert` takes as SRC.
+            format: As its option ``--format``; None: what the names of the files say.
+            classes: Names of the labels in their order, for folders of images and CSV files: those of the training
+                set, for example. None: those of the source.
+
+        Raises:
+            UsageError: There are no samples, or they cannot be read one by one.
+            EnvironmentFault: A package that reads the format is not installed.
+        """
+        if is_url(path):
+            raise UsageError(f"FileDataset reads files on this machine; copy {path} first, or convert it to shards")
+        self.path, self._given, self._classes = Path(path), format, classes
+        self.format = kind_at(self.path, format)
+        source = source_of(self.path, self.format, classes)
+        if any(file.name.lower().endswith(PACKED) for file in getattr(source, "files", ()) if isinstance(file, Path)):
+            raise UsageError(
+                f"{path} has compressed tars, which have no random access; unpack them (gunzip), or convert them: "
+                f"`paceline data convert {path} SHARDS`"
+            )
+        self._open(source)
+        self.columns: Sequence[Column] = [self._with_mode(column) for column in source.columns]
+        self._warn()
+
+    def _open(self, source: Source) -> None:
+        self._source, self._process = source, os.getpid()
+        reads_groups = getattr(source, "reads_groups", False)
+        self._lock: AbstractContextManager[Any] = threading.Lock() if reads_groups else nullcontext()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state = {"path": self.path, "_given": self._given, "_classes": self._classes, "format": self.format}
+        return _sent, ({**state, "columns": self.columns}, self._source)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """Return a sample: its values by column, images as arrays, None where it has none.
+
+        Args:
+            number: From 0, or from -1 backwards from the last one.
+
+        Raises:
+            IndexError: There is no such sample.
+            BadSample: It cannot be read.
+        """
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"there is no sample {number}; the data set has {len(self):,} samples")
+        sample, decoder = self.sample(number % len(self)), decoder_for(self.columns, exact=False)
+        return {
+            column.name: self.value(number % len(self), column, sample[column.name], decoder) for column in self.columns
+        }
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Names of the labels in their order; none where they have no names."""
+        return self._source.classes
+
+    @property
+    def address(self) -> str:
+        """Where the files are."""
+        return str(self.path)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the number of samples, and of names and sizes of some of them."""
+        source, count = self._source, len(self)
+        numbers = np.linspace(0, count - 1, min(_NAMED, count)).astype(int).tolist()
+        told = repr((count, self.format, [(source.name(number), source.size(number)) for number in numbers]))
+        return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
+
+    @property
+    def group_starts(self) -> Numbers | None:
+        """The number of the first sample of each group that is read as a whole; None: order costs nothing."""
+        starts: Numbers | None = getattr(self._source, "group_starts", None)
+        return starts if starts is not None and len(starts) > _GROUPS else None
+
+    @property
+    def window(self) -> int | None:
+        """How many groups are mixed with each other at a time, so that they stay in memory; None: as in shards."""
+        return _GROUPS if self.group_starts is not None else None
+
+    def name(self, number: int) -> str:
+        """Return what a sample is called."""
+        return self._source.name(number)
+
+    def sample(self, number: int) -> Sample:
+        """Return a sample as its source has it; it is checked as in a conversion. Safe from several threads.
+
+        Raises:
+            BadSample: It cannot be read.
+        """
+        if self._process != os.getpid():
+            self._open(copy.copy(self._source))  # a file that is open is not shared with the process before a fork
+        with self._lock:
+            sample = self._source.sample(number)
+        return fitting(sample, self._source.name(number), self._source.columns)
+
+    def value(
+        self, number: int, column: Column, value: Any, decoder: Decoder | None, *, checks_mode: bool = True
+    ) -> Any:
+        """Return what a value of a sample stands for: pixels, an array, text, a number; None where it has none.
+
+        Args:
+            number: Of the sample.
+            column: Of the value, with the mode that its images get.
+            value: As the source has it.
+            decoder: Decodes images.
+            checks_mode: Whether an image that would lose values in the mode is an error.
+
+        Raises:
+            BadSample: It cannot be decoded, or would lose values in the mode of its column.
+        """
+        if not isinstance(value, Payload):
+            return value
+        try:
+            if column.kind == "image" and checks_mode:
+                self._check_mode(column, value.data)
+            return value_of(column, memoryview(value.data), decoder)
+        except ValueError as error:
+            raise BadSample(f"{self.name(number)}: {column.name}: {error}") from error
+
+    def _check_mode(self, column: Column, data: bytes) -> None:
+        mode = image_header(data).mode
+        if column.mode and column_mode({mode, column.mode}) != column.mode:
+            raise ValueError(
+                f"its mode is {mode}, and the first images that were looked at have {column.mode}; give the Loader "
+                "image_mode='RGB', or convert the data set"
+            )
+
+    def _with_mode(self, column: Column) -> Column:
+        """Return a column of images with the mode that holds those of some samples."""
+        if column.kind != "image":
+            return column
+        modes = set()
+        for number in self._some():
+            with suppress(BadSample, NotAnImage):  # told when it is read
+                value = self._source.sample(number)[column.name]
+                modes |= {image_header(value.data).mode} if isinstance(value, Payload) else set()
+        return replace(column, mode=column_mode(modes))
+
+    def _some(self) -> list[int]:
+        """Return the numbers of samples from everywhere, of few groups if they are read in groups."""
+        count, groups = len(self), self.group_starts
+        if groups is None:
+            return np.linspace(0, count - 1, min(_LOOKED_AT, count)).astype(int).tolist()
+        begins = groups[np.linspace(0, len(groups) - 1, _LOOKED_INTO).astype(int)]
+        found = (begins[:, None] + np.arange(_LOOKED_AT // _LOOKED_INTO)).ravel()
+        return [number for number in found.tolist() if number < count]
+
+    def _warn(self) -> None:
+        """Say what is left out, and why this is slower than shards; once in a process, on the first rank."""
+        if self.address in _warned or rank_and_world()[0]:
+            return
+        _warned.add(self.address)
+        for text in getattr(self._source, "notes", ()):
+            _log.warning("%s", text)
+        few = f", and shuffle=True mixes {_GROUPS} of them at a time" if self.group_starts is not None else ""
+        given = f" --format {self._given}" if self._given is not None else ""
+        _log.warning(
+            "%s is read in its own format (%s), which may be slower than shards: %s%s. To convert it: paceline data "
+            "convert%s %s SHARDS",
+            self.path, self.format, _REASONS.get(self.format, _REASON), few, given, self.path,
+        )  # fmt: skip
+
+
+def _sent(state: dict[str, Any], source: Source) -> FileDataset:
+    """Return a data set that was sent to another process."""
+    dataset = FileDataset.__new__(FileDataset)
+    dataset.__dict__.update(state)
+    dataset._open(source)
+    return dataset
