@@ -59,6 +59,10 @@ def _part_of_ours(loader: Loader, world: World, micro_batches: int) -> Loader:
     from paceline.data.loader.loader import part_of, settings_of
 
     ranks, whole = world.layout.samples, settings_of(loader)["ends"] != "even"
+    if settings_of(loader)["max_tokens"] is not None and ranks * micro_batches > 1:
+        raise UsageError(
+            "the engine splits batches of batch_size= samples, and not those of max_tokens=; give batch_size="
+        )
     _check_sizes(loader.batch_size, 0 if whole else len(loader.dataset), ranks, micro_batches)
     return part_of(loader, world.sample_part, ranks) if world.mesh is not None else loader
 

@@ -220,6 +220,22 @@ def test_functions_that_draw_get_processes_and_draw_the_same_after_a_resume(tmp_
     assert len({drawn for _, drawn in whole}) == COUNT
 
 
+def picky(sample: dict) -> int:
+    if sample["label"] == 3:
+        raise ValueError("I do not like it")
+    return sample["label"]
+
+
+@pytest.mark.parametrize("how", [{"threads": 0}, {"processes": 1}])
+def test_errors_of_functions_name_the_sample(tmp_path, how):
+    data = FileDataset(write_npz(tmp_path / "a.npz"))
+    with pytest.raises(ValueError, match="I do not like it") as caught:
+        list(Loader(data, 4, transform=picky, **how))
+    assert "a.npz[3]" in "".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+    loader = Loader(data, 4, transform=picky, on_error="skip", **how)
+    assert [batch.tolist() for batch in loader][0] == [0, 1, 2, 0] and loader.report().bad_samples == 1
+
+
 def test_a_subset_is_read_like_one_of_shards(tmp_path):
     files, shards = both(tmp_path, "photos")
     numbers = [3, 1, 20, 3]

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.batches.batch_context import DatasetContext
-from paceline.data.batches.faults import fill_gaps, tensor_of
+from paceline.data.batches.faults import fill_gaps, named, tensor_of
 from paceline.data.batches.picture_batches import CROPS, cut_out, in_turn, together
 from paceline.data.format.image_modes import column_mode, image_header, is_cropped
 from paceline.data.format.model import KEY, Column, Payload, Sample
@@ -56,8 +56,11 @@ class FileSamples:
         return self.dataset.name(number)
 
     def __getitem__(self, number: int) -> Any:
-        sample = self.values(number, self.dataset.sample(number))
-        return sample if self._transform is None else self._transform(sample)
+        try:
+            sample = self.values(number, self.dataset.sample(number))
+            return sample if self._transform is None else self._transform(sample)
+        except Exception as error:
+            raise named(self.name(number), error)  # noqa: B904 - it is chained, or the same
 
     def values(self, number: int, own: Sample) -> dict[str, Any]:
         """Return the decoded values of a sample by column.

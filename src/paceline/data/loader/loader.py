@@ -27,6 +27,7 @@ from paceline.data.batches.faults import Faults
 from paceline.data.batches.replacements import BadBatchReplacer
 from paceline.data.batches.sample_seeding import transformed
 from paceline.data.loader.iterator import LoaderIterator
+from paceline.data.loader.lengths import check_epoch, epoch_steps_left, token_budget
 from paceline.data.loader.pacer import AutoPacer
 from paceline.data.loader.prefetch import made_ahead
 from paceline.data.loader.processes import Rest, made_by_processes
@@ -46,7 +47,7 @@ from paceline.data.order.ranks import (
     share_of_host,
     tell_missing_ranks,
 )
-from paceline.data.order.slices import Slice, check_steps, steps_left
+from paceline.data.order.slices import Slice
 from paceline.data.reading.blocks import BlockStore, Buffers, steps_ahead
 from paceline.data.reading.crops import Crop
 from paceline.data.reading.sharded import ShardedDataset
@@ -89,12 +90,12 @@ class Loader:
         self._data = ShardedDataset(data) if isinstance(data, str | os.PathLike) else data
         self.batch_size = batch_size
         self._spec = spec_of(self._data, transform, collate_fn, own)
-        # The engine gives a part of these batches to each rank, so the number of ranks counts only where it is given.
-        check_steps(len(self._data), replace(self._slice, rank=0, world=own.world or 1))
+        self._budget = token_budget(self._spec, own, batch_size)
         self._consumed = 0  # now; beside a position, for that is made anew only where somebody asks
-        self._at = first_position(
-            own, len(self._data), self._spec.digest, shuffle=shuffle, window=blocks_mixed(self._spec.data)
-        )
+        digest = self._spec.digest if self._budget is None else self._budget.digest
+        self._at = first_position(own, len(self._data), digest, shuffle=shuffle, window=blocks_mixed(self._spec.data))
+        # The engine gives a part of these batches to each rank, so the number of ranks counts only where it is given.
+        check_epoch(self._budget, self._at, replace(self._slice, rank=0, world=own.world or 1))
         self._resumed, self._yielded = False, 0
         self._set: int | None = None  # epoch of the next loop, set within a loop
         self._shared_by(share_of_host())
@@ -138,8 +139,11 @@ class Loader:
         return self._processes
 
     def __len__(self) -> int:
-        """Return the steps of a whole epoch, also where a state was loaded and fewer are left."""
-        return steps_left(self._at.samples, 0, self._slice)
+        """Return the steps of a whole epoch, also where a state was loaded and fewer are left.
+
+        With `max_tokens=` and `shuffle=True`, epochs have about as many steps, but not the same number.
+        """
+        return epoch_steps_left(self._budget, replace(self._at, consumed=0), self._slice)
 
     def __iter__(self) -> LoaderIterator:
         """Give the batches of an epoch: of the one that a state was loaded of what is left, else of the next one.
@@ -163,7 +167,7 @@ class Loader:
 
         Within a loop the epoch is that of the next loop, as with torch's `DistributedSampler`.
         """
-        loop, left = self._open_loop(), steps_left(self._at.samples, self._consumed, self._slice)
+        loop, left = self._open_loop(), epoch_steps_left(self._budget, self._now, self._slice)
         if loop is not None and loop.is_begun and left:
             self._set = epoch if epoch != self._at.epoch else None
         elif not (self._resumed and epoch == self._at.epoch):
@@ -184,6 +188,7 @@ class Loader:
             UsageError: It is no state, it is damaged, or that of another data set.
         """
         at = position_of(state, self._at.samples, self._at.dataset)
+        epoch_steps_left(self._budget, at, self._slice)  # refuses what is not the end of a batch
         if (before := self._open_loop()) is not None:
             before.replace("load_state_dict")
         self._go_to(at)
@@ -271,28 +276,23 @@ class Loader:
         if self._set is not None:
             at, self._set = replace(self._at, epoch=self._set, consumed=0), None
         if not at.consumed:
-            check_steps(at.samples, self._slice)
+            check_epoch(self._budget, at, self._slice)
         return at
 
     def _open(self) -> None:
         if self._processes and not self._spec.is_shared:
             return
-        if not self._spec.is_sharded:
-            own = DatasetContext(arrays=self._arrays, clock=self._clock, faults=self._faults, seed=self._at.seed)
+        clock, faults, seed = self._clock, self._faults, self._at.seed
+        if self._spec.is_sharded:
+            self._store = BlockStore(self._spec.data, self._buffers, self._memory // 2, self._clock, self._pacer.read)
+            self._paced(self._pacer.pace)
+            context = BatchContext(
+                dataset=self._spec.data, store=self._store, clock=clock, faults=faults, seed=seed, cache=self._cache
+            )
+            maker = self._spec.maker(context, self._arrays, alone=self._alone)
+        else:
+            own = DatasetContext(arrays=self._arrays, clock=clock, faults=faults, seed=seed)
             maker = self._spec.maker_of_own(own, alone=self._alone)
-            self._maker = BadBatchReplacer(maker, self._faults, self._spec.replacements)
-            return
-        self._store = BlockStore(self._spec.data, self._buffers, self._memory // 2, self._clock, self._pacer.read)
-        self._paced(self._pacer.pace)
-        context = BatchContext(
-            dataset=self._spec.data,
-            store=self._store,
-            clock=self._clock,
-            faults=self._faults,
-            seed=self._at.seed,
-            cache=self._cache,
-        )
-        maker = self._spec.maker(context, self._arrays, alone=self._alone)
         self._maker = BadBatchReplacer(maker, self._faults, self._spec.replacements)
 
     @property
@@ -319,7 +319,8 @@ class Loader:
 
     def _batches(self, order: EpochOrder | MixedOrder) -> Generator[tuple[int, list[Any]]]:
         """Yield what is consumed after each step, and its batch in a list, from which the last to have it takes it."""
-        steps = steps_ahead(order, self._at, self._slice, self._store, self._cache)
+        plan = None if self._budget is None else self._budget.plan(self._at)
+        steps = steps_ahead(order, self._at, self._slice, self._store, self._cache, plan)
         if self._processes:
             rest = Rest(
                 seeds=(self._at.seed, self._at.epoch),
@@ -394,6 +395,10 @@ def part_of(loader: Loader, rank: int, ranks: int) -> Loader:
         raise UsageError(
             f"the loader already has rank={settings['rank']} and world={settings['world']}, so its batches would be "
             "split twice; leave both out and give the batch_size of all ranks together"
+        )
+    if ranks > 1 and settings["max_tokens"] is not None:
+        raise UsageError(
+            f"max_tokens= makes batches of one rank, which cannot be split over {ranks} ranks; give batch_size="
         )
     if ranks > 1 and settings["on_error"] == "skip":
         raise UsageError(

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from paceline.data.batches.batches import ShardedSamples
 from paceline.data.batches.faults import Bad, Faults, Skipped, collated, why
+from paceline.data.batches.file_batches import FileSamples
 from paceline.data.batches.own_generators import own_generators
 from paceline.data.batches.replacements import nothing_good, substitutes
 from paceline.data.batches.sample_seeding import at_once, batch_getter, same, seed_generators, states, transformed
@@ -285,7 +286,11 @@ class Seeded:
         try:
             return self._dataset[number]
         except Exception as error:
-            named = self._dataset.name(number) if isinstance(self._dataset, ShardedSamples) else f"sample {number}"
+            named = (
+                self._dataset.name(number)
+                if isinstance(self._dataset, ShardedSamples | FileSamples)
+                else f"sample {number}"
+            )
             return Bad(named, why(named, error))
 
 

@@ -26,7 +26,16 @@ _OF_TORCH = {
     "generator": "seed=",
     "worker_init_fn": "seed=, which seeds each sample",
 }
-_LEAST = {"window": 1, "lanes": 1, "threads": 0, "processes": 0, "readers": 0, "prefetch": 0, "memory_bytes": 1}
+_LEAST = {
+    "max_tokens": 1,
+    "window": 1,
+    "lanes": 1,
+    "threads": 0,
+    "processes": 0,
+    "readers": 0,
+    "prefetch": 0,
+    "memory_bytes": 1,
+}
 _BEGIN = Pace(threads=2, readers=4, ready=2)  # where nothing is said
 
 
@@ -42,6 +51,8 @@ class Settings:
     # Of a last step that is not full: dealt out evenly (fewer samples than ranks are left out), "drop" left out, "pad"
     # filled from the beginning.
     ends: Ends = "even"
+    max_tokens: int | None = None  # of a batch of samples of similar length, padding included; in place of batch_size
+    length: Any = None  # of samples, in tokens: a column of whole numbers, one number each, or a function of a sample
     columns: Sequence[str] | None = None  # of shards, that samples and batches have; None: all
     image_mode: Literal["L", "RGB", "RGBA"] | None = None  # that 8-bit images get; None: what holds all without loss
     rank: int | None = None  # of this process; None: as torch.distributed, or the launcher's environment says

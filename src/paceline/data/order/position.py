@@ -59,8 +59,8 @@ def position_of(state: Mapping[str, Any], samples: int, dataset: str) -> Positio
     told = state.get("dataset", "")  # states of older versions have none
     if told and dataset and told != dataset:
         raise UsageError(
-            "the state belongs to another data set of the same size, such as another conversion of it; "
-            "give the data set that the state was saved with"
+            "the state belongs to another data set of the same size, such as another conversion of it, or to other "
+            "max_tokens= or length=; give those that the state was saved with"
         )
     numbers = {name: _number(name, state[name]) for name in names if name != "shuffle"}
     if not isinstance(state["shuffle"], bool):

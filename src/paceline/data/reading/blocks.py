@@ -23,6 +23,7 @@ from paceline.data.order.mixed import MixedOrder
 from paceline.data.order.order import EpochOrder
 from paceline.data.order.position import Position
 from paceline.data.order.slices import Slice, coming, planned
+from paceline.data.order.token_budget import BudgetPlan, budget_coming, budget_planned
 from paceline.data.reading.decoded_cache import DecodedCache
 from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.reading.stages import Lap, StageClock
@@ -260,7 +261,12 @@ class BlockStore:
 
 
 def steps_ahead(
-    order: EpochOrder | MixedOrder, at: Position, share: Slice, store: BlockStore | None, cache: DecodedCache | None
+    order: EpochOrder | MixedOrder,
+    at: Position,
+    share: Slice,
+    store: BlockStore | None,
+    cache: DecodedCache | None,
+    plan: BudgetPlan | None = None,
 ) -> Iterator[tuple[int, Numbers]]:
     """Yield, for each step that is left, how many samples are consumed after it, and its samples.
 
@@ -270,13 +276,20 @@ def steps_ahead(
         share: The rank.
         store: What reads blocks; None where there are none.
         cache: What is decoded already, and need not be read.
+        plan: The batches of the epoch; None: each has as many samples as the share says.
     """
     most = _PLANNED if store is not None else _PLANNED_NUMBERS
-    for after, places in planned(at.samples, at.consumed, share, most):
+    steps = planned(at.samples, at.consumed, share, most)
+    for after, places in steps if plan is None else budget_planned(plan, at.consumed, share, most):
         together = np.concatenate(places)
         ids = order.ids(together)
         if store is not None:
-            beyond = coming(at.samples, after[-1], share, store.foreseen)
+            foreseen = store.foreseen
+            beyond = (
+                coming(at.samples, after[-1], share, foreseen)
+                if plan is None
+                else budget_coming(plan, after[-1], share, foreseen)
+            )
             soon, new = np.append(together, beyond), np.append(ids, order.ids(beyond))
             unknown = ... if cache is None else ~cache.known(new)
             store.want(order.blocks(soon[unknown]))
