@@ -159,6 +159,7 @@ def test_a_checkpoint_of_another_data_set_or_fewer_loaders_is_refused(ran, progr
         ({"batch_size": 8}, r'last batch has 2 of 8 samples, .*ends="drop"'),
         ({"batch_size": 8, "ends": "drop"}, None),
         ({"batch_size": 8, "ends": "pad"}, None),
+        ({"max_tokens": 4, "length": [1] * 10}, "not those of max_tokens=; give batch_size="),
     ],
 )
 def test_batches_that_cannot_be_split_are_refused(settings, says):

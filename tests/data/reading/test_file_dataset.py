@@ -274,14 +274,23 @@ def test_an_image_that_its_column_does_not_hold_is_an_error_unless_a_mode_is_giv
     assert images == [(40, 4, 4, 3)] * 5
 
 
-def test_a_warning_says_once_why_it_is_slower_and_how_to_convert(tmp_path, caplog, monkeypatch):
+@pytest.mark.parametrize(
+    "name, why",
+    [
+        ("photos", "each sample is a file of its own"),
+        ("tars", "each sample is read and checked by itself"),
+        ("a.parquet", "with its whole row group, and shuffle=True mixes 8 of them"),
+        ("a.h5", "with its whole chunk, and shuffle=True mixes 8 of them"),
+        ("packed", "with its whole compressed shard, and shuffle=True mixes 8 of them"),
+    ],
+)
+def test_a_warning_says_once_why_it_is_slower_and_how_to_convert(tmp_path, caplog, monkeypatch, name, why):
     monkeypatch.setattr(file_dataset, "_warned", set())
-    path = write_parquet_in_groups(tmp_path / "a.parquet")
+    path = KINDS[name](tmp_path / name)
     with caplog.at_level(logging.WARNING, "paceline.data"):
         FileDataset(path), FileDataset(path)
     (said,) = (record.getMessage() for record in caplog.records)
-    assert "row group" in said and "mixes 8 of them" in said
-    assert f"paceline data convert {path} SHARDS" in said
+    assert why in said and f"paceline data convert {path} SHARDS" in said
 
 
 @pytest.mark.parametrize(

@@ -34,16 +34,8 @@ _LOOKED_INTO = 4  # groups of samples that are read together
 _NAMED = 1024  # samples that a digest takes the names of
 _GROUPS = 8  # that readers keep in memory
 _warned: set[str] = set()  # paths of this process
-_IMAGE_FILES = "each sample is a file of its own, and a crop decodes the whole image"
-_REASONS = {
-    "images": _IMAGE_FILES,
-    "table": _IMAGE_FILES,
-    "coco": _IMAGE_FILES,
-    "parquet": "a sample is read with its whole row group",
-    "hdf5": "a sample is read with its whole chunk",
-    "zarr": "a sample is read with its whole chunk",
-}
-_REASON = "each sample is read and checked by itself"  # of the other formats
+_FILE_EACH = ("images", "table", "coco")  # formats in which each sample is a file
+_GROUP_NAMES = {"parquet": "row group", "hdf5": "chunk", "zarr": "chunk", "mds": "compressed shard"}
 
 
 class FileDataset:
@@ -216,8 +208,16 @@ class FileDataset:
         _log.warning(
             "%s is read in its own format (%s), which may be slower than shards: %s%s. To convert it: paceline data "
             "convert%s %s SHARDS",
-            self.path, self.format, _REASONS.get(self.format, _REASON), few, given, self.path,
+            self.path, self.format, self._reason(), few, given, self.path,
         )  # fmt: skip
+
+    def _reason(self) -> str:
+        """Return why reading may be slower than from shards."""
+        if self.format in _FILE_EACH:
+            return "each sample is a file of its own, and a crop decodes the whole image"
+        if getattr(self._source, "group_starts", None) is not None:
+            return f"a sample is read with its whole {_GROUP_NAMES[self.format]}"
+        return "each sample is read and checked by itself"
 
 
 def _sent(state: dict[str, Any], source: Source) -> FileDataset:
