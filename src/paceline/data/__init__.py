@@ -40,7 +40,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, and nothing before."""
+    """Import a public name at its first use, so that importing this package is fast."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,1 +1,1 @@
-"""Makes batches from samples, and replaces samples that are damaged or lost."""
+"""Batches: made from samples, with replacements for samples that are damaged or lost."""
