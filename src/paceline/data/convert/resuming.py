@@ -1,6 +1,6 @@
 """Resuming of interrupted conversions: the plan file with its lock, and the notes of finished shards.
 
-The plan file identifies the conversion. It exists from the begin of a conversion to its very end. The converting
+The plan file identifies the conversion. It exists from the start of a conversion to its very end. The converting
 process holds a lock on it, which its workers inherit. Removing the plan file ends the conversion and releases the lock
 in one step. So a kill at any moment leaves an incomplete folder with a plan file, or a complete one without.
 

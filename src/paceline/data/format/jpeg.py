@@ -151,7 +151,7 @@ def intervals_of(data: bytes, header: Header) -> Offsets | None:
 
 
 def _segment(data: bytes | memoryview, at: int) -> tuple[int, int, int]:
-    """Return the marker at a byte offset, and the begin and end of its segment."""
+    """Return the marker at a byte offset, and the start and end of its segment."""
     try:
         while data[at] == 0xFF and data[at + 1] == 0xFF:
             at += 1  # fill bytes

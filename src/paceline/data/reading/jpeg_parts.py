@@ -122,7 +122,7 @@ def _cuts(frames: JpegFrame[Numbers], known: Numbers, boxes: Boxes, more: int) -
 def _placed(
     cuts: _Cuts, body_at: Numbers, rows: Numbers, offsets: Sequence[Offsets]
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Return the begin and end of each row of intervals, the intervals of each image, and the positions of markers."""
+    """Return the start and end of each row of intervals, the intervals of each image, and the positions of markers."""
     lengths = np.array(list(map(len, offsets)), np.int64)
     all_offsets = np.concatenate(offsets).astype(np.int64, copy=False) if len(offsets) else np.empty(0, np.int64)
     picture, row = _counted(rows)

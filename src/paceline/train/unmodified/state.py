@@ -141,6 +141,6 @@ def check_hooks(spread: Spread, weight: Any) -> None:
 
 @functools.cache
 def is_own_file(file: str) -> bool:
-    """Return whether a source file is the program's own: of no library, and not of Paceline."""
+    """Return whether a source file belongs to the program, not to a library or to Paceline."""
     ours = __file__.rpartition("/train/")[0]
     return not file.startswith((*_LIBRARIES, ours, "<")) and "-packages/" not in file
