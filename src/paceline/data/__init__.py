@@ -1,4 +1,4 @@
-"""Sharded datasets and a loader that keeps the device fed: `docs/how-to/data.md`.
+"""Sharded datasets, and a loader that makes batches ahead of the training: `docs/how-to/data.md`.
 
 from paceline.data import Loader, RandomResizedCrop
 """

@@ -25,7 +25,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True)
 class Bad:
-    """A sample that could not be used."""
+    """A bad sample: its name, and the error message."""
 
     name: str
     why: str

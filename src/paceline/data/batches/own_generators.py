@@ -112,7 +112,7 @@ def _inside(one: Any) -> Iterator[Any]:
     elif isinstance(one, types.FunctionType):
         yield from (cell.cell_contents for cell in one.__closure__ or () if _is_filled(cell))
         yield from one.__defaults__ or ()
-        if _is_users(one.__module__):  # the globals of a library may be generators of temporary names and the like
+        if _is_users(one.__module__):  # a library may use global generators for other things, such as temporary names
             named = (one.__globals__.get(name) for name in one.__code__.co_names)
             yield from (value for value in named if isinstance(value, _kinds()))
     elif not isinstance(one, type | types.ModuleType | str | bytes | int | float | np.ndarray) and one is not None:

@@ -50,7 +50,7 @@ class PictureBatches:
         *,
         exact: bool,
     ) -> None:
-        """Prepare making batches.
+        """Prepare the decoder.
 
         Args:
             context: The dataset, its blocks in memory, and the caches.

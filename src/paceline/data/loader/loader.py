@@ -209,7 +209,7 @@ class Loader:
         if self._cache is not None:
             self._cache.close()
 
-    # -- inside --------------------------------------------------------------------------------------------
+    # -- private -------------------------------------------------------------------------------------------
 
     def _open_loop(self) -> LoaderIterator | None:
         return self._loop() if self._loop is not None else None

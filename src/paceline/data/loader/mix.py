@@ -102,7 +102,7 @@ class Mix:
 
     @property
     def _firsts(self) -> list[int]:
-        """The number in `data` of the first sample of each data set."""
+        """The number in `data` of the first sample of each dataset."""
         lengths = [len(one.data) for one in self._selections]
         return [sum(lengths[:place]) for place in range(len(lengths))]
 

@@ -141,7 +141,7 @@ def _waits(worker: Thread) -> list[float]:
             found.append(late_s - (_delayed_s() - before_s))
         elif _sleeps(worker) and cpu_s() - worked_s + _delayed_s(worker) - starved_s < sleep_s / 2:
             found.append(0.0)
-    raise AssertionError  # a count has no end
+    raise AssertionError  # unreachable: `count` is endless
 
 
 def _cpu_of(thread: Thread) -> Callable[[], float]:
@@ -180,7 +180,7 @@ class Rest:
 def made_by_processes(
     dataset: Any, steps: Iterable[tuple[int, Numbers]], processes: int, rest: Rest, clock: StageClock, faults: Faults
 ) -> Iterator[tuple[int, list[Any]]]:
-    """Yield the position in the data after each step, together with a list that holds the batch of the step.
+    """Yield the number of samples consumed after each step, and a list that contains the batch of the step.
 
     Args:
         dataset: A map-style dataset.
@@ -211,7 +211,7 @@ def made_by_processes(
         generator=torch.Generator(),  # leaves the training's generator alone
     )
     batches, number = iter(made), 0
-    while (found := next(batches, None)) is not None:  # enumerate would keep a batch until the next one
+    while (found := next(batches, None)) is not None:  # `enumerate` would keep a reference to the batch
         batch, bad, spent = found
         for one in bad:
             faults.met(one.name, ValueError(one.why))

@@ -139,7 +139,7 @@ class Cache:
         finally:
             os.close(file)  # releases the lock
 
-    # -- inside --------------------------------------------------------------------------------------------
+    # -- private -------------------------------------------------------------------------------------------
 
     def _write(self, path: Path, data: bytes | bytearray | memoryview) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
