@@ -79,7 +79,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _lines(rank: RankAnalysis) -> list[JsonObject]:
-    """Return the source lines that wait for the GPU, summed over the slots of a step, the most samples first."""
+    """Return the source lines that wait for the GPU, with their samples in all phases of a step, the most first."""
     found: dict[str, dict[str, object]] = {}
     counts: dict[str, int] = {}
     for entry in rank.record.summary.get("syncs") or ():

@@ -77,7 +77,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _in_any_order(loader_model: LoaderModel, loader: LoaderBreakdown | None, share: float) -> list[Remedy]:
-    """Return the remedy that takes batches in any order. Without workers, it is a limit on the size of samples."""
+    """Return the remedy ``in_order=False``, or for a loader without workers a limit on the size of samples."""
     if loader is None or not loader.workers:
         change = "limit the size of the slowest samples, or store what makes them slow"
         return [Remedy(id="loader.max_sample_size", safety="semantic", change=change, gain=at_most(share))]

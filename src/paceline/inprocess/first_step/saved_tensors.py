@@ -34,7 +34,12 @@ class Kept:
         self._hooks.__exit__(None, None, None)
 
     def described(self) -> dict[str, int]:
-        """Return ``elements`` of floating-point tensors at the peak, and ``other_bytes`` of indices and masks."""
+        """Return the size of the saved tensors.
+
+        Returns:
+            ``elements``: the peak number of elements of floating-point tensors. ``other_bytes``: the bytes of other
+            tensors, such as indices and masks.
+        """
         so_far = other = most = 0
         for elements, size, has_point in self._order:
             if not has_point:

@@ -57,7 +57,7 @@ class Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the lock while no other thread holds it in either way."""
+        """Hold the lock exclusively: wait until no other thread holds it, and keep others out."""
         with self._changed:
             while self._alone:
                 self._changed.wait()

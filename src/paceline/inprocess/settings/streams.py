@@ -79,7 +79,10 @@ class _Place:
 
 
 def remembered(dataset: Any) -> list[Any]:
-    """Return the state of a dataset as a list, without large parts. Lists of one process can be compared."""
+    """Return the state of a dataset as a list, which can be compared with later lists of the same process.
+
+    A large array is represented by its identity instead of its content.
+    """
     row: list[Any] = []
     _note(dataset, row, {})
     return row

@@ -29,7 +29,7 @@ _LAST_SAMPLE_S = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Sample until the parent process ends. Return the exit code."""
+    """Sample the host's gauges until the parent process ends, and return the exit code."""
     options = _parser().parse_args(arguments)
     run_dir = Path(options.run_dir).resolve()
     ended = threading.Event()

@@ -147,7 +147,7 @@ def _reference_speed(torch: Any, device: Any) -> ReferenceSpeed:
 
 
 def _speed(task: dict[str, Any]) -> dict[str, Any]:
-    """Return several timings of the reference product."""
+    """Time the reference matrix product several times, and return the times."""
     import torch
 
     pace = _reference_speed(torch, _device(torch))

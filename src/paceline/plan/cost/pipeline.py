@@ -125,9 +125,9 @@ def _chunk_and_micro_batch(pipe: Pipe, turn: int) -> tuple[int, int]:
 
 
 def most_saved(tasks: Sequence[Task]) -> int:
-    """Return the largest number of passes whose activations are kept at once.
+    """Return the peak number of forward passes whose activations are still needed by a backward pass.
 
-    A split backward frees them at its end.
+    If the backward pass is split into input and weight gradients, the weight part frees the activations.
     """
     kept = most = 0
     for task in tasks:

@@ -98,7 +98,7 @@ def advise(wish: Wish, machines: Machines, target: Target, fitted: Fitted) -> Ad
 
 
 def exposed(plan: Plan) -> float:
-    """Return the share of a step in exposed messages."""
+    """Return the share of step time in communication that does not overlap with computation."""
     shown = ("tensor", "expert", "shard", "stages", "reduce")
     return sum(plan.step_parts.get(name, 0.0) for name in shown) / plan.step_s
 

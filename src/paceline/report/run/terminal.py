@@ -110,7 +110,7 @@ def _line(line: Line, before: Line | None, width: int, encoded: Encode) -> Text:
 
 
 def _comment(line: Line, width: int, encoded: Encode) -> tuple[str, str]:
-    """Return what a command does, with its style: beside the command if there is space, otherwise below it."""
+    """Return the explanation of a command and its style; the text starts a new line if there is no space beside it."""
     if not line.comment:
         return "", ""
     margin = " " * (LABEL_WIDTH + 2)

@@ -237,7 +237,7 @@ def _apart(ranges: Sequence[_Range] | Sequence[_Work], processes: set[int]) -> n
 
 
 def _host(calls: Sequence[_Range]) -> HostActivity:
-    """Return the calls that wait for the GPU; exports do not mark the fetching of batches."""
+    """Return the time of the host in calls that wait for the GPU. Exports do not tell the time of loading batches."""
     waits = [one for one in calls if is_synchronising(one.name)]
     starts, ends = (np.array(column, np.int64) for column in ([w.start for w in waits], [w.end for w in waits]))
     return HostActivity(synchronising=union_of(starts, ends))

@@ -23,7 +23,7 @@ _NOISE = 0.1
 
 
 def check_first(module: Any, model: Any, world: Any) -> None:
-    """Run the comparison before the first forward pass of a module.
+    """Register a hook that runs the check of this module before the first forward pass.
 
     Args:
         module: The module that is called: the model, or a DDP replica of it.
@@ -41,7 +41,7 @@ def check_first(module: Any, model: Any, world: Any) -> None:
 
 
 def _look(model: Any, world: Any, given: Any) -> None:
-    """Run the comparison.
+    """Compare the outputs of the split model with those for whole sequences.
 
     Args:
         model: The model with its attention split.

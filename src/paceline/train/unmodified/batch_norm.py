@@ -52,7 +52,7 @@ def _settings(others: tuple[Any, ...], named: dict[str, Any]) -> tuple[bool, flo
 
 
 def patch_norms(spread: Spread) -> None:
-    """Patch torch's gradient clipping: it gets the sharded weights for the original ones and returns full norms."""
+    """Patch torch's gradient clipping: it uses the sharded weights in place of whole ones, and returns full norms."""
     owner = spread.torch.nn.utils.clip_grad
     for name in ("clip_grad_norm_", "clip_grad_value_", "get_total_norm", "clip_grads_with_norm_"):
         if hasattr(owner, name):

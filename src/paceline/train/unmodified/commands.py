@@ -44,7 +44,7 @@ def begin(place: Mapping[str, Any]) -> None:
 
 
 def leave_samples(is_reading: Callable[[], bool]) -> None:
-    """Let each rank itself run commands that read samples.
+    """Run commands on every rank, not only on rank 0, while samples are read.
 
     Args:
         is_reading: Returns whether this rank reads samples at the moment.

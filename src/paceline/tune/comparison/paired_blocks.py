@@ -81,7 +81,7 @@ class ComparisonRound:
 
     @property
     def fair(self) -> Sequence[BlockPair]:
-        """The pairs that count, see `fair_pairs`."""
+        """The pairs without disturbances by other programs or GPU clocks, from `fair_pairs`."""
         return fair_pairs(self.pairs)
 
 

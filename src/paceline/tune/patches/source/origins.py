@@ -45,7 +45,7 @@ _CASTS = ("int", "bool", "float")
 
 @dataclass(frozen=True)
 class Alias:
-    """A name under which a value is passed on."""
+    """A name of a traced value: a variable in a scope, or an attribute or key in any file."""
 
     name: str
     tree: Tree | None = None  # None: an attribute or a key, in all files
@@ -242,7 +242,7 @@ class Tracer:
         return replace(_joined([*([first] if first else []), *later]), is_exact=False, is_absent=False, lacking=())
 
     def _in_unknown(self, tree: Tree, mapping: cst.BaseExpression, key: str) -> Trace:
-        """Trace a key of a mapping that the sources do not write out."""
+        """Trace a key of a mapping that is no literal: the environment, ``**kwargs``, or a configuration file."""
         if code_of(mapping) in _ENVIRONMENT:
             return Trace(origins=(ValueOrigin(where="the environment", what=key, text=""),), is_exact=True)
         own = self._variadic(tree, mapping)
