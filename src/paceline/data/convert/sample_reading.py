@@ -1,4 +1,4 @@
-"""Samples of a source, checked and made ready for shards."""
+"""Reading of a source's samples by threads, with the checks and the recoding for shards."""
 
 from __future__ import annotations
 
@@ -25,13 +25,15 @@ Numbers = NDArray[np.int64]
 def read_samples(
     source: Source, numbers: Numbers, threads: int, *, verbatim: bool
 ) -> Generator[tuple[int, Sample | BadSample], None, None]:
-    """Yield samples with their numbers, read some ahead by threads, so that memory is bounded. To be closed.
+    """Yield each sample, or its error, with its number; threads read a bounded number of samples ahead.
+
+    The generator must be closed, which ends its threads.
 
     Args:
-        source: Where they are.
-        numbers: Of the samples, in the order in which they come.
-        threads: That read.
-        verbatim: Whether JPEGs stay as they are.
+        source: The source.
+        numbers: The numbers of the samples, in the order in which they are yielded.
+        threads: The number of threads.
+        verbatim: Whether JPEGs are stored unchanged.
     """
 
     def one(number: int) -> Sample | BadSample:
@@ -49,7 +51,12 @@ def read_samples(
 
 
 def fitting(sample: Sample, name: str, columns: Sequence[Column]) -> Sample:
-    """Return a sample if its numbers fit where they are kept, and a loader can read its bytes.
+    """Return a sample unchanged if its columns can store its numbers and a loader can read its bytes.
+
+    Args:
+        sample: The sample.
+        name: Its name, for messages.
+        columns: The columns.
 
     Raises:
         BadSample: A number does not fit, or bytes are not the image, text or array that they should be.
@@ -78,7 +85,7 @@ def fitting(sample: Sample, name: str, columns: Sequence[Column]) -> Sample:
 
 
 def _fast(sample: Sample, columns: Sequence[Column]) -> Sample:
-    """Return a sample whose JPEGs are fast to decode."""
+    """Return a sample whose JPEGs are recoded without loss to be fast to decode."""
     made = dict(sample)
     for column in columns:
         value = sample[column.name]
