@@ -220,7 +220,7 @@ def _at_step(seen: _Seen, args: Any, kwargs: Any) -> None:
 
 
 def _after_step(seen: _Seen) -> None:
-    """Let the first step pass, count the second step, and exit."""
+    """After the first optimizer step, start to count operators; after the second, write the counts and exit."""
     if os.getpid() != seen.owner or seen.module is None or seen.looking or seen.tally is None:
         return
     seen.tally.part = "passes"

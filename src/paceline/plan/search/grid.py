@@ -76,7 +76,7 @@ class GridQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """All configurations of a query, as columns without machines, and the counts of refused ones by reason."""
+    """All configurations of a query, also as columns that do not depend on machines, and counts of refused ones."""
 
     choices: tuple[tuple[Layout, Training], ...]
     columns: Columns | None

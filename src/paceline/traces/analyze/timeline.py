@@ -39,7 +39,7 @@ class Lane:
 
 @dataclass(frozen=True, kw_only=True)
 class RankTimeline:
-    """The lanes of one rank."""
+    """The timeline of one rank: a lane for each GPU stream and each kind of host activity."""
 
     title: str
     lanes: Sequence[Lane]

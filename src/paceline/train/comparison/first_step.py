@@ -63,7 +63,7 @@ class Results:
 
 
 class FirstStep:
-    """The comparison of one run."""
+    """Compares the first step of the arranged model with the same step of a whole copy of the model."""
 
     def __init__(self, arranged: Arranged, world: World, recipe: Recipe) -> None:
         """Prepare the comparison.

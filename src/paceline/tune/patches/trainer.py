@@ -49,7 +49,7 @@ def _with(edit: Edit, key: str, original: cst.Call, call: cst.Call) -> cst.Call:
 
 
 def _set(edit: Edit, key: str, original: cst.Call, call: cst.Call) -> cst.Call:
-    """Set an argument in the call, or where its value comes from."""
+    """Set an argument of the call, or change the source or configuration file that its value comes from."""
     name, value = f"dataloader_{key}", edit.settings[key]
     found = find_place(edit.program, edit.tree, original, name, value, _ORDER)
     if found.where == "nowhere":

@@ -189,7 +189,7 @@ class DeviceClock:
             self._note_lag(moment)
 
     def _come_to(self, moment: Moment, event: Any) -> bool:
-        """Advance to the time of a device event; return whether its distance from the previous event is known."""
+        """Advance the clock to the time of a device event; return False if the time since the previous one is unknown."""
         last, self._last = self._last, event
         self._stamper.resolved += 1
         if last is None:

@@ -53,8 +53,8 @@ class _Kind:
     def is_odd(self, names: Sequence[str]) -> bool:
         """Return whether the operations of a call are new or in a new order, so that a comparison is needed.
 
-        Some models have their operations in another order in each call. After a while their calls are odd only with
-        operations that no call had before.
+        Some models have their operations in another order in each call. After `_MOST_ASKED` such calls, only
+        operations that no earlier call had count.
         """
         order, has_new = zlib.crc32(" ".join(names).encode()), not self.names.issuperset(names)
         self.names.update(names)
