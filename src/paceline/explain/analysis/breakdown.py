@@ -333,14 +333,14 @@ def device_timed_steps(rows: Rows) -> int:
 
 
 def at_the_device(rows: Rows, slots: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the slots with the shares of phases that the device measured, also in rows that only the host timed.
+    """Return the times of the phases of each step, corrected by the steps that the device timed.
 
-    The sum of each row does not change. If too few rows were timed on the device, the slots are returned
-    unchanged.
+    In a step that only the host timed, the wall time is divided among the phases as in the steps that the device timed.
+    The sum of each step does not change. If the device timed too few steps, the times are returned unchanged.
 
     Args:
         rows: The step rows.
-        slots: Seconds of each slot, one value per row.
+        slots: The seconds of each phase, one value per row.
     """
     timed = (rows["flags"] & FLAG_DEVICE_TIMED) != 0
     if timed.sum() < _FEW_TIMED or timed.all():

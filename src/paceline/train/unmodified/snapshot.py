@@ -54,7 +54,7 @@ class Place:
         return _get(self.container, self.key)
 
     def at_end(self) -> Place:
-        """Return the place with the same distance from the end of a list, which may have grown since; else itself."""
+        """Return the place at the same distance from the end of a list, which may have grown; else return itself."""
         if isinstance(self.container, list | deque):
             return Place(self.name, self.container, len(self.container) + self.end)
         return self

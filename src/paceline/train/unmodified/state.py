@@ -61,7 +61,7 @@ class Spread:
         return self.rank == 0
 
     def acts(self) -> bool:
-        """Return whether a call of a model at this point is to be split."""
+        """Return whether a call of a model at this point must be split."""
         return not (self.off or self.nested or self.backward or self.reading) and os.getpid() == self._pid
 
     @contextmanager

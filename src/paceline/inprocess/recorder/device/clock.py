@@ -137,7 +137,10 @@ class Stamper:
 
 
 class DeviceClock:
-    """Replays the program events with device times. `rows` gets one entry per step: its slots in ns, or None."""
+    """Replays the program events with device times.
+
+    `rows` gets an entry for each step: the ns of each phase of the step, or None if an event had no device time.
+    """
 
     def __init__(self, source: EventSource, stamper: Stamper) -> None:
         self._source = source
@@ -189,7 +192,7 @@ class DeviceClock:
             self._note_lag(moment)
 
     def _come_to(self, moment: Moment, event: Any) -> bool:
-        """Advance the clock to the time of a device event; return False if the time since the previous one is unknown."""
+        """Advance the clock to the time of a device event; return False if the time since the last one is unknown."""
         last, self._last = self._last, event
         self._stamper.resolved += 1
         if last is None:

@@ -43,7 +43,7 @@ class CudaEvents:
         return not self._capturing and self._initialized()
 
     def use(self, index: int) -> None:
-        """Record events from now on on the device with this number, because a loss lies on it."""
+        """Record later events on the device with this number, because it has a loss."""
         self.named = True
         if index != self.index:
             self._pool.clear()

@@ -151,7 +151,7 @@ class Slices:
 
 
 class Sampler:
-    """Counts samples of one thread's stack by slot, side and user function."""
+    """Counts samples of one thread's stack by phase of the step (slot), kind of work (side) and user function."""
 
     def __init__(self) -> None:
         self.slices = Slices()
