@@ -45,7 +45,7 @@ class Pace:
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """The limits of a pace; a number that the user has set has equal limits."""
+    """The limits of a pace. If the user sets a number, its lower and upper limits are equal."""
 
     least: Pace
     most: Pace

@@ -176,7 +176,7 @@ class Moves:
                 handed.forget(path)
 
     def _is_special(self) -> bool:
-        """Return whether a move now gives another result than a new tensor on the device."""
+        """Return whether torch is in a mode (inference, tracing, compiling) in which moves must not be replaced."""
         torch = self._torch
         return bool(
             torch.is_inference_mode_enabled()
