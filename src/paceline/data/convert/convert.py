@@ -51,7 +51,7 @@ from paceline.hardware.operating_system import allowed_cores
 _MIXED = 2  # the purpose of the random numbers, part of their key
 _OVERHEAD = 2048  # the approximate bytes of a sample's tar headers and padding
 _LOOKED_AT = 64  # samples whose content is compared when a conversion is resumed
-_OF_MEMORY, _LEAST_MEMORY = 8, 2 << 30  # samples in memory use at most 1/8 of it
+_OF_MEMORY, _LEAST_MEMORY = 8, 2 << 30  # held samples use at most 1/8 of the memory limit, or of 2 GiB if it is unknown
 _ROOM = 1.05  # the free space on the disk, relative to the source's bytes
 
 Numbers = NDArray[np.int64]
