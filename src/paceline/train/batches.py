@@ -1,10 +1,10 @@
 """Order and position of the batches of a `DataLoader` on several ranks, with resume in the middle of an epoch.
 
-All ranks iterate over the same batches, drawn with the random numbers of rank 0, and each takes its part. The
-position of a loader is the random state before the epoch and the number of batches since then: a resumed run,
-on any number of ranks, draws the same order and skips the batches already used without reading them. This holds
-for torch's own samplers, which draw only from torch. Samplers of the user may also draw from NumPy or Python:
-all ranks start from rank 0's states and compare a checksum of the indices.
+All ranks iterate over the same batches, drawn with the random numbers of rank 0, and each rank loads its part of each
+batch. The position of a loader is the random state before the epoch and the number of batches since then: a resumed
+run, on any number of ranks, draws the same order and skips the batches already used without reading them. This holds
+for torch's own samplers, which draw only from torch. Samplers of the user may also draw from NumPy or Python: all ranks
+start from rank 0's states and compare a checksum of the indices.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Drawn = tuple[Any, Any]  # the state of torch's generator, and that of the sampl
 
 
 class Order:
-    """The batches of one process, with their numbers in the epoch."""
+    """The batches that one process would draw, each with its number in the epoch."""
 
     def __init__(self, batches: Any, world: World) -> None:
         self._batches = batches
@@ -136,7 +136,7 @@ class Part:
             yield self._part_of(batch, self._world.sample_part)
 
     def _part_of(self, batch: list[int], part: int) -> list[int]:
-        """Return the sample indices of one part of a batch, taken from each micro-batch of the whole batch.
+        """Return the sample indices of one rank's part of a batch: an equal share of each micro-batch.
 
         All ranks together then compute the same micro-batches as one process, so layers that see a whole
         micro-batch, such as BatchNorm, give the same result.
@@ -151,7 +151,7 @@ class Part:
 
 
 class Dealt(Part):
-    """A batch sampler that yields the parts of batches that this rank is the first to request.
+    """A batch sampler for `[asynchronous]`: each part of a batch goes to the first rank that requests it.
 
     All ranks together see each part once. A slow rank takes fewer parts.
     """

@@ -78,7 +78,7 @@ class Precision:
             device: `torch.device`.
 
         Raises:
-            UsageError: They do not support it.
+            UsageError: The device or torchao does not support fp8.
         """
         if not self.fp8:
             return
@@ -127,7 +127,7 @@ class Precision:
         return torch.autocast(device, self.dtype()) if self.autocast else nullcontext()
 
     def set_matmul(self) -> None:
-        """Allow TF32 for fp32 matrix products in this process, if set; otherwise leave torch's setting unchanged."""
+        """Allow TF32 for fp32 matrix products in this process if `tf32` is set; otherwise change nothing."""
         import torch
 
         if self.tf32:

@@ -33,7 +33,8 @@ Place = tuple[int, int, int]  # indices of a rank on `_AXES`
 class NotReplayable(Exception):
     """The whole model cannot repeat the draws of the ranks.
 
-    It draws something the ranks did not, or ranks with different samples draw what one process draws only once.
+    The whole model draws something that the ranks did not draw, or ranks with different samples each draw what one
+    process draws only once.
     """
 
 
@@ -62,7 +63,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Draw:
-    """One random draw of all ranks."""
+    """One random draw: the name of its operation, and the result on each rank."""
 
     name: str
     of_place: dict[Place, Any]
@@ -101,7 +102,7 @@ def _is_again() -> bool:
 
 
 def replaying(draws: Sequence[Draw]) -> Any:
-    """Return a context in which the random operations return the draws of `together`, in order."""
+    """Return a context in which random operations return the given draws (those of `together`), in order."""
     left = iter(draws)
 
     def draw(name: str, result: Any, args: Any) -> None:

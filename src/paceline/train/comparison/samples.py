@@ -43,7 +43,8 @@ def whole(values: Any, world: World, *, joined: bool) -> Any:
     Args:
         values: Inputs of this rank: tensors in tuples, lists and dicts.
         world: The ranks.
-        joined: Whether samples of all ranks form one batch; otherwise the whole model gets those of this rank.
+        joined: Whether the samples of all ranks form one batch; otherwise the whole model gets the samples of this
+            rank.
 
     Raises:
         NotJoinable: The inputs do not fit together. All ranks raise it.
@@ -60,7 +61,7 @@ def whole(values: Any, world: World, *, joined: bool) -> Any:
 
 
 def _place(world: World) -> tuple[Any, ...]:
-    """Return the position of a rank: among the copies of a model, among the samples, and among the positions."""
+    """Return this rank's position: on the pp and tp axes, among the parts of a batch, and on the cp axis."""
     return (world.position("pp"), world.position("tp")), world.sample_part, world.position("cp")
 
 
@@ -108,7 +109,7 @@ def slices(shape: Any, value: Any, world: World, *, joined: bool) -> Iterator[An
         shape: The shape of this rank's tensor.
         value: The tensor of the whole model.
         world: The ranks.
-        joined: Whether the whole model has the samples of all ranks.
+        joined: Whether the whole model ran on the samples of all ranks; otherwise on those of this rank.
     """
     if len(shape) != value.ndim:
         return

@@ -1,4 +1,4 @@
-"""Values and gradients of the split model in the form of the whole model."""
+"""Parameters, buffers and gradients of the split model, joined over ranks to tensors of the whole model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.train.world import World
 
 
 def give_values(held: Any, whole: Any, world: World) -> None:
-    """Copy the values of the split model to the whole one; a collective of all ranks.
+    """Copy parameters and buffers of the split model to the whole model; a collective of all ranks.
 
     Args:
         held: The part of the split model on this rank, with the names of the whole model.
@@ -59,7 +59,7 @@ def gradients(held: Any, averaged_over: Any, factor: Any) -> Iterator[tuple[str,
     Args:
         held: The part of the model on this rank, after backward.
         averaged_over: Process group over which gradients still have to be averaged, as with DDP; None if they are
-            averaged.
+            averaged already.
         factor: The factor by which gradients are multiplied at the end of a step.
     """
     import torch

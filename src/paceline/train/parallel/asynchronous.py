@@ -102,11 +102,11 @@ class Staleness:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The state that a rank sends to all ranks before a round. Rounds are counted from 1; -1 stands for none."""
+    """The state of a rank, sent to all ranks before each round. Rounds are counted from 1; -1 stands for none."""
 
     read: int  # the last round before the rank read the parameters of its step; -1: between steps
     waits: bool  # whether that step is over and its update waits to be sent
-    bound: int  # the round that all other ranks must have read before the update may go
+    bound: int  # the round that all other ranks must have read before the update may be sent
     meets: int  # index in `_MEETINGS` of the call that the rank waits in; -1 for none
 
 

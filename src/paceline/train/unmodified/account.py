@@ -2,9 +2,10 @@
 
 There are four running CRC32 digests, one for each entry of `KINDS`: calls of models and optimizer steps (model, mode,
 input shapes, number of trained weights, learning rates); inputs of models; losses, and gradients of outputs of models;
-buffers and settings of models, one of each with every call. Every rank has whole inputs, outputs and losses, so the
-digests are equal on all ranks. All digests are sent with the gradients; the first one also with each exchange of
-outputs. Of a large tensor, every n-th element is sampled; the first sampled element changes with each call.
+buffers and settings of models (with every call, one buffer and the settings of one submodule). Every rank has whole
+inputs, outputs and losses, so the digests are equal on all ranks. All digests are sent with the gradients; the first
+one also with each exchange of outputs. Of a large tensor, every n-th element is sampled; the first sampled element
+changes with each call.
 """
 
 from __future__ import annotations
@@ -66,11 +67,14 @@ class Account:
             self._add_tensor(1, each)
 
     def note_state(self, module: Any, *, draws: bool) -> None:
-        """Add the settings of one submodule and one buffer of a model to its digest; each call takes the next ones.
+        """Add one buffer of a model and the settings of one of its submodules to the fourth digest.
+
+        Each call takes the next buffer and the next submodule.
 
         Args:
             module: The model.
-            draws: Whether the model draws random numbers. Its buffers are then skipped, as they may differ by rank.
+            draws: Whether the model draws random numbers. Its buffers are then skipped, as they can differ between
+                ranks.
         """
         buffers, parts = list(module.buffers()), list(module.modules())
         self._calls += 1
@@ -110,19 +114,23 @@ class Account:
         return list(self._digests)
 
     def numbers(self) -> list[float]:
-        """Return the digests as bytes from 0 to 255, exact in 16-bit formats, and then 1.0 for a request, else 0.0."""
+        """Return the bytes of the digests as numbers, then 1.0 if this rank requests a comparison, else 0.0.
+
+        Numbers from 0 to 255 are exact in 16-bit formats.
+        """
         digests = [float(byte) for digest in self._digests for byte in digest.to_bytes(_BYTES, "little")]
         return [*digests, float(self.asks)]
 
     def request(self) -> None:
-        """Request that all ranks compare models again at the next call; it is sent with the next gradients."""
+        """Request that all ranks compare models again at the next call; the request is sent with the next gradients."""
         self.asks = True
 
     def check_all(self, every: Iterable[Sequence[float]]) -> None:
         """Compare the digests of all ranks, and count requests for a comparison of models.
 
         Args:
-            every: One row for each rank: its digests, as integers or as bytes, and then whether it has a request.
+            every: One row for each rank: its digests, as integers or as bytes, and then whether it requests a
+                comparison.
         """
         rows = [list(each) for each in every]
         self.check(row[:-1] for row in rows)

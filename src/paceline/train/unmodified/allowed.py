@@ -85,12 +85,12 @@ def check_goes_with(layout: Layout, recipe: Mapping[str, Mapping[str, Any]], *, 
 
 
 def _usable_gpus() -> int:
-    """Return the number of GPUs whose device file this process may open."""
+    """Return the number of GPUs whose device file this process can open."""
     return sum(map(_may_open, _GPUS.iterdir())) if _GPUS.is_dir() else 0
 
 
 def _may_open(gpu: Path) -> bool:
-    """Return whether this process may use a GPU: containers lack its device file, Slurm jobs may not open it."""
+    """Return whether this process can open a GPU's device file, which containers can lack and Slurm can forbid."""
     try:
         lines = (gpu / "information").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:

@@ -37,7 +37,7 @@ def patch(spread: Spread, exchange: Exchange) -> None:
 
 
 def _has_part(spread: Spread) -> bool:
-    """Return whether this rank has only a part of the batch, also if a distributed library of the program splits it."""
+    """Return whether this rank has only a part of the batch, even if a library of the program splits the batch."""
     if spread.off:
         distributed = spread.torch.distributed
         return distributed.is_initialized() and distributed.get_world_size() == spread.ranks
@@ -52,7 +52,7 @@ def _settings(others: tuple[Any, ...], named: dict[str, Any]) -> tuple[bool, flo
 
 
 def patch_norms(spread: Spread) -> None:
-    """Patch torch's gradient clipping: it uses the sharded weights in place of whole ones, and returns full norms."""
+    """Patch torch's gradient clipping to use the sharded weights in place of whole ones, and to return full norms."""
     owner = spread.torch.nn.utils.clip_grad
     for name in ("clip_grad_norm_", "clip_grad_value_", "get_total_norm", "clip_grads_with_norm_"):
         if hasattr(owner, name):

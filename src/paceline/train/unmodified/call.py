@@ -56,7 +56,7 @@ class Call:
         return type(self.module).__name__.removeprefix("FSDP")
 
     def ways_to_cut(self) -> Iterator[Call]:
-        """Yield this call, then variants with fewer cut tensors, whose first dimension may be no batch dimension."""
+        """Yield this call, then variants that cut fewer tensors, as some may have no batch dimension."""
         first = self.is_cut.index(True)
         others = [place for place, cut in enumerate(self.is_cut) if cut and place > first]
         square = [place for place in others if self.leaves[place].shape[1:2] == (self.rows,)]
@@ -120,7 +120,7 @@ class Call:
 
 
 def rows_of(torch: Any, leaves: Sequence[Any]) -> int | None:
-    """Return the batch size: the first dimension of the first tensor that has any; None without such a tensor."""
+    """Return the batch size: the size of dimension 0 of the first tensor that is not a scalar; None without one."""
     return next((leaf.shape[0] for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim() > 0), None)
 
 

@@ -1,8 +1,8 @@
 """Patches of `subprocess.run`, `os.system` and similar functions: a command of the program runs once, on rank 0.
 
 Other ranks get the result of rank 0: the exit code, the output, or the error. Otherwise each rank would append to the
-same log, delete the same folder or upload the same file. Each rank runs a command itself in threads and in worker
-processes, while samples are read, if a library starts the command, if its output goes to an open file, or if its
+same log, delete the same folder or upload the same file. Each rank runs a command itself in these cases: in threads and
+worker processes; while samples are read; if a library starts the command; if the output goes to an open file; if the
 arguments differ from those on rank 0. `subprocess.Popen` is not patched.
 """
 

@@ -114,7 +114,7 @@ class Exchange:
         return found.view(own.dtype).view(sum(parts), *own.shape[1:])
 
     def _with_tag(self, flat: Any) -> tuple[Any, int]:
-        """Return bytes with the digest of calls in front, and its size in bytes.
+        """Return bytes with the digest of calls in front, and the size of the digest in bytes.
 
         With large tensors the digest is exchanged separately, and on GPUs not at all; the size is then 0.
         """
@@ -139,7 +139,7 @@ class Exchange:
         self.account.check([[zlib.crc32(repr(each).encode())] for each in self.objects(said)])
 
     def agree(self, numbers: Sequence[int]) -> bool:
-        """Return whether all ranks pass the same integers, each below 2**63; their count must be equal."""
+        """Return whether all ranks pass the same integers, each below 2**63; all ranks must pass equally many."""
         own = self.torch.tensor([list(numbers)], dtype=self.torch.int64)
         return bool((self.all_rows(own, [1] * self.spread.ranks) == own).all())
 
@@ -156,7 +156,7 @@ class Exchange:
         return distributed.all_reduce(value, group=self._later, async_op=True)
 
     def gather_later(self, value: Any) -> tuple[Any, Any]:
-        """Start to gather a 1-D CPU tensor of all ranks; returns torch's work handle and the tensor that is filled."""
+        """Start to gather a 1-D CPU tensor from all ranks; return torch's work handle and the tensor for the result."""
         distributed = self.meet()
         if self._beside is None:
             self._beside = distributed.new_group(backend="gloo")
@@ -296,7 +296,7 @@ class Wait:
 
     @property
     def line(self) -> str:
-        """The innermost line of the program, for a message."""
+        """The program's own source line at which the rank waits, such as ``train.py:12``, for a message."""
         return self.lines[0] if self.lines else "the end of the program"
 
 

@@ -2,7 +2,8 @@
 
 Gradients are sent in buckets while the backward pass runs. DDP does the same, but fails if a weight gets no gradient,
 and skips the second of two backward passes after one forward pass. Here every pass of every model is exchanged, and a
-weight without a gradient stays without. A gradient from earlier passes is equal on all ranks, so its mean is itself.
+weight without a gradient stays without one. A gradient from earlier passes is equal on all ranks, so its mean is the
+gradient itself.
 
 Ranks may differ in which weights get a gradient (experts that receive no row of a part, blocks dropped at random). So
 the buckets and their order follow from the models that the backward pass goes through, which are the same on all
@@ -92,7 +93,7 @@ def watch(spread: Spread, module: Any) -> tuple[_Group, ...]:
     """Exchange the gradients of a model's weights from now on; weights added since the last call form a new group.
 
     Returns:
-        The groups that contain its weights; none for a sharded model, whose gradients FSDP2 exchanges.
+        The groups that contain the model's weights; none for a sharded model, whose gradients FSDP2 exchanges.
     """
     if shards.is_split(module):
         shards.check_parts(spread, module)
@@ -182,7 +183,7 @@ class _Slot:
 
         Args:
             piece: The mean gradient, in one dimension.
-            of_any: Whether any rank has a gradient; otherwise a weight without a gradient stays without.
+            of_any: Whether any rank has a gradient; otherwise a weight without a gradient stays without one.
         """
         weight = self.weight
         if weight is not None and weight.grad is not None:
@@ -219,7 +220,7 @@ class _Bucket:
 
 
 class _Group:
-    """Weights of one model that were added together, in buckets that are the same on all ranks."""
+    """Weights of one model that the same call of `watch` added, in buckets that are the same on all ranks."""
 
     def __init__(self, slots: Sequence[_Slot]) -> None:
         self.is_known = False  # whether `put_last` has run
@@ -227,7 +228,7 @@ class _Group:
         self._cut(slots[::-1])
 
     def put_last(self, unused: set[_Slot]) -> None:
-        """Move weights without a gradient to the last buckets, so that they delay no others."""
+        """Move weights without a gradient to the last buckets, so that they do not delay other weights."""
         slots = [slot for bucket in self.buckets for slot in bucket.slots]
         self.buckets, self.is_known = [], True
         self._cut([slot for slot in slots if slot not in unused])
@@ -280,7 +281,7 @@ class _Buckets:
                 self._send(self._waiting.pop(0))
 
     def finish(self) -> None:
-        """Send the buckets that are left, wait for all, and set the gradients."""
+        """Send the buckets that are left, wait for all exchanges, and set the gradients."""
         self._spread.calls += bool(self._active)
         self.begin(self._strays)
         while self._waiting:

@@ -1,4 +1,4 @@
-"""Combine the results of a split call: from the results of the ranks' parts to those of the whole batch.
+"""Combines the results of a split call: the results for the rows of each rank become those for the whole batch.
 
 Rows are concatenated. A number, such as the loss, is the mean over rows, their sum, or the mean over valid targets.
 A value that is equal on all ranks is used as it is. `comparison` finds out which rule holds.
@@ -105,7 +105,7 @@ class _Weigh:
         return self._exchange.mean(leaf, share)
 
     def later(self, leaf: Any, join: str) -> Any:
-        """Return the same as `whole` for a tensor in an attribute, at the moment when the program reads it."""
+        """Return the value for the whole batch of a tensor in an attribute, when the program reads the attribute."""
         spread = self._call.spread
         if spread.nested:
             spread.refuse(

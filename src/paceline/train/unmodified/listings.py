@@ -30,7 +30,7 @@ _is_reading: list[Callable[[], bool]] = [lambda: False]
 
 
 def begin(place: Mapping[str, Any]) -> None:
-    """Patch the listing functions of this rank.
+    """Patch `os.listdir` and `os.scandir`, so that this rank gets names in the order of rank 0.
 
     Args:
         place: The position of the rank: its number and the folder that the ranks share.
@@ -82,7 +82,7 @@ class _Noting:
     """Writes the order of each listing on rank 0 to a file.
 
     Args:
-        file: Its path. Each line has a digest of the names, and the index of each name in the sorted names.
+        file: The path of the file. Each line has a digest of the names, and the index of each name in the sorted names.
     """
 
     def __init__(self, file: str) -> None:
@@ -98,7 +98,7 @@ class _Noting:
 
 
 class _Following:
-    """Reads the orders of rank 0 on another rank."""
+    """Reads the orders that rank 0 wrote, on another rank."""
 
     def __init__(self, file: str) -> None:
         self._file, self._read, self._waits = file, 0, 0

@@ -49,7 +49,7 @@ def patch(spread: Spread, exchange: Exchange) -> None:
 
 
 class _Calls:
-    """Splits calls of models, with what is known about each model."""
+    """Splits calls of models; keeps the results of the comparisons of each model."""
 
     def __init__(self, spread: Spread, exchange: Exchange) -> None:
         self._spread, self._exchange, self._torch = spread, exchange, spread.torch

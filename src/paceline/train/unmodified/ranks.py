@@ -1,12 +1,13 @@
 """The launcher: starts the ranks of an unchanged script, passes on signals, and ends all ranks when one fails.
 
-It runs as a program:
+The module runs as a program:
 
     python -I -S ranks.py '{"ranks": 2, ...}' python train.py --its --flags
 
 Rank 0 has the terminal: its output, input and exit code are those of the program. The stderr of other ranks goes to
-files, and its end is printed only if one of them fails first. Signals are passed on to all ranks, except signals from
-the terminal, which reach all ranks anyway. The module imports only the standard library, and nothing of Paceline.
+files, and the last lines are printed only if such a rank fails first. Signals are passed on to all ranks, except
+signals from the terminal, which reach all ranks anyway. The module imports only the standard library, and nothing of
+Paceline.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ def sizes(rows: int, ranks: int) -> list[int]:
 
 
 def times(parts: Sequence[int], own: int, found: int) -> int | None:
-    """Return how many rows of an output belong to one row of the input, or None if they are no multiple.
+    """Return how many rows of an output belong to one row of the input, or None if that is no whole number.
 
     Args:
         parts: The number of rows of each rank.

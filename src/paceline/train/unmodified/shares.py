@@ -50,7 +50,7 @@ def errors(dealt: Dealt, whole: float, parts: Sequence[float], near: float) -> d
 
 
 def alike(dealt: Dealt) -> tuple[int, ...]:
-    """Return for each rule the index of the first rule with the same weights: which rules a call can tell apart."""
+    """Return for each rule the index of the first rule with the same weights; a call cannot tell such rules apart."""
     rules = list(weights(dealt).values())
     return tuple(next(place for place, one in enumerate(rules) if one == each) for each in rules)
 

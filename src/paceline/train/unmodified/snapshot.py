@@ -37,7 +37,7 @@ class Place:
         name: How a message names it, such as ``Model.block.mean``.
         container: A dictionary, list, deque, cell, class, or the attributes of an object.
         key: The name or index of the value in its container.
-        end: The negative index in a list, counted from its end.
+        end: In a list, the index counted from its end, below 0.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Place:
         return _get(self.container, self.key)
 
     def at_end(self) -> Place:
-        """Return the place at the same distance from the end of a list, which may have grown; else return itself."""
+        """Return the place at the same distance from the end of the list, which can have grown; else this place."""
         if isinstance(self.container, list | deque):
             return Place(self.name, self.container, len(self.container) + self.end)
         return self
@@ -233,7 +233,7 @@ def _put_back(container: Any, content: Any) -> None:
 
 
 def _places(torch: Any, name: str, node: Any, contents: list[tuple[Any, Any]] | None) -> list[Place]:
-    """Return the places in one object; append the object's content to `contents`, unless it is None, for `restore`."""
+    """Return the places in one object; append its content to `contents`, if that is a list, for `restore`."""
     if isinstance(node, dict):
         return _of_dict(name, node, contents, lambda key: f"{name}[{key!r}]")
     if isinstance(node, list | deque | tuple):

@@ -28,7 +28,7 @@ def begin(torch: Any, place: Any) -> None:
 
     Args:
         torch: The torch module.
-        place: The position of the rank, from the launcher: see `ranks.run`.
+        place: The position of the rank: the dict that the launcher (`ranks.run`) passes.
     """
     spread = Spread(torch, place)
     exchange = Exchange(spread)
@@ -67,7 +67,7 @@ def _seed_numpy(spread: Spread, numpy: Any) -> None:
 
 
 def _end_as_one(spread: Spread) -> None:
-    """Patch `sys.excepthook`: a rank that lost its connection waits to be ended, and the failed rank reports."""
+    """Patch `sys.excepthook`: a rank that lost its connection waits, so that the failed rank reports its error."""
     earlier = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

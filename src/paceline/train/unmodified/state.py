@@ -57,7 +57,7 @@ class Spread:
 
     @property
     def leads(self) -> bool:
-        """Whether this rank prints and writes for the program, which is rank 0."""
+        """Whether this is rank 0, which prints and writes for the program."""
         return self.rank == 0
 
     def acts(self) -> bool:
@@ -66,7 +66,7 @@ class Spread:
 
     @contextmanager
     def inside(self, *, split: bool) -> Iterator[None]:
-        """Return a context for a running call of a model; `split` tells whether it gets only this rank's rows."""
+        """Return a context for a running call of a model; `split` tells whether the call gets only this rank's rows."""
         self.nested, self.split, self.last_split = True, split, split
         try:
             yield
@@ -91,11 +91,11 @@ class Spread:
             del self.written[next(iter(self.written))]
 
     def trial_over(self) -> None:
-        """Note the end of trial calls."""
+        """Note that a context of trial calls has ended."""
         self.on_trial -= 1
 
     def tell(self, what: str) -> None:
-        """Note a message for the end of the run; only rank 0 writes it."""
+        """Write a note that is shown at the end of the run; only rank 0 writes."""
         if self.leads:
             note(what)
 
@@ -104,10 +104,10 @@ class Spread:
 
         Args:
             why: The reason, and what to do instead.
-            alone: Whether only this rank ends here. The process then exits at once.
+            alone: Whether only this rank ends here.
 
         Raises:
-            Refusal: Always.
+            Refusal: In the main thread, unless `alone` is set; otherwise the process exits at once.
         """
         self.refused = True
         sys.stdout.flush()

@@ -4,11 +4,11 @@ Each rank sends digests of its weights, of the settings of its optimizers and of
 of a tensor is the sum of its bits, read as integers, so equal tensors have equal digests. Digests are sent in the
 background, and are compared when the next ones are sent, or at the end of the program.
 
-With `shard`, each rank alone holds its shard of a weight, so other ranks cannot verify it. Two other checks replace
-the comparison. First, the digests of each shard and of its optimizer state are taken after an optimizer step and again
-before the next step; only operators of the program may have changed them. Second, after the first steps and every 64
-steps, the weights that FSDP2 has gathered for a forward pass are compared with the shards: the digests of all shards
-of a weight add up to the digest of the whole weight.
+With `shard`, each rank alone holds its shard of a weight, so other ranks cannot verify it. Two other checks replace the
+comparison. First, the digests of each shard and of its optimizer state are taken after an optimizer step and again
+before the next step; between the two, only operators of the program are allowed to change them. Second, after the first
+steps and every 64 steps, the weights that FSDP2 has gathered for a forward pass are compared with the shards: the
+digests of all shards of a weight add up to the digest of the whole weight.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Sent:
     Attributes:
         step: The number of optimizer steps when the digests were taken.
         names: Returns the name of each digest for messages.
-        pieces: The number of digests, at the end, of shards; they are equal only on ranks with the same shard.
+        pieces: The number of digests of shards, which come last. They are equal only on ranks with the same shard.
         every: The tensor that receives the digests of all ranks.
         work: torch's work handle of the exchange.
     """
@@ -196,7 +196,7 @@ class Drift:
 
 
 def check_weights(spread: Spread, exchange: Exchange, module: Any) -> None:
-    """End the program if a whole weight of a model is not the same on all ranks."""
+    """End the program if a weight of a model that is not sharded differs between ranks."""
     named = [(name, weight) for name, weight in module.named_parameters() if not hasattr(weight, "_local_tensor")]
     if not named:
         return
@@ -247,9 +247,9 @@ class _Kept:
     """Digests of shards after an optimizer step.
 
     Attributes:
-        writes: The number of writes of the program to shards until then.
+        writes: The number of writes of the program to shards up to that step.
         places: For each sharded tensor a weak reference, its name, and the memory address of its shard.
-        digests: A tensor with one digest for each.
+        digests: A tensor with one digest for each entry of `places`.
     """
 
     writes: int

@@ -1,7 +1,8 @@
 """Replay of random numbers: a call with a part of the rows gets the numbers that the same rows got in the whole batch.
 
 torch tags its operators that draw random numbers. During a call with all rows, their results are recorded. A call with
-a part of the rows gets the recorded rows of that part. A result with the same shape in both calls is reused whole.
+a part of the rows gets the recorded numbers of these rows. A random tensor with the same shape in both calls is reused
+unchanged.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 
 class CannotReplay(Exception):
-    """The random numbers of a part are not a part of those of the whole batch."""
+    """The random numbers for a part of the rows cannot be taken from those for the whole batch."""
 
 
 @dataclass
@@ -39,7 +40,7 @@ def recording(torch: Any, drawn: Drawn, rows: int) -> Any:
 
     Args:
         torch: The torch module.
-        drawn: The record that is filled.
+        drawn: Receives the draws.
         rows: The number of rows in the whole batch.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -95,9 +96,10 @@ def replaying(torch: Any, drawn: Drawn, rows: int, part: tuple[int, int], *, row
 
 
 def constant(torch: Any, drawn: Drawn) -> Any:
-    """Return a context that replaces draws by constants, for models whose draws for a part cannot be replayed.
+    """Return a context in which random draws give constants.
 
-    In the context, integer draws raise `CannotReplay`. `drawn` notes whether there were draws and 16-bit results.
+    It is for models whose draws for a part of the batch's rows cannot be replayed. In the context, integer draws raise
+    `CannotReplay`. `drawn` notes whether there were draws and 16-bit results.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -131,10 +133,10 @@ def _tensors(torch: Any, result: Any) -> list[Any]:
 
 
 def _part_of(old: Any, shape: Any, rows: int, part: tuple[int, int], row_major: bool) -> Any:
-    """Return the rows of a part from a draw for all rows, in the given shape.
+    """Return the numbers for a part of the rows from a draw for all rows, in the given shape.
 
     Raises:
-        CannotReplay: The shapes do not differ in exactly one dimension, by the share of the part.
+        CannotReplay: The shapes differ in another way than by the number of rows in one dimension.
     """
     if old.shape == shape:
         return old

@@ -1,8 +1,8 @@
 """Tolerances for the comparison of two results: differences up to a measured amount of rounding are allowed.
 
-The call with a part of the rows is repeated with each weight changed by one unit in the last place (ULP). The change
-of each element is its sensitivity to rounding. An element may differ by a multiple of it plus a small share of its own
-value. So a few huge values, such as masks of -1e9, do not hide differences of other elements.
+The call with a part of the rows is repeated with each weight changed by one unit in the last place (ULP). The change of
+each element is its sensitivity to rounding. An element may differ by a multiple of this change plus a small share of
+its own value. So a few huge values, such as masks of -1e9, do not hide differences of other elements.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class Tolerance:
 
         Args:
             expected: The expected number.
-            noise: Its change by one unit in the last place of the weights.
+            noise: The change of the number when each weight changes by one unit in the last place.
         """
         own = 1e-2 if self.low_precision else 1e-5
         return own + self.times * noise / max(abs(expected), 1e-6)

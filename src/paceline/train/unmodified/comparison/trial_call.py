@@ -30,8 +30,8 @@ class Trial:
         leaves: The flattened outputs.
         spec: The structure of the outputs.
         state: The tensors and Python values that the call changed, by the name of their place.
-        places: The changed places by name.
-        lasting: The names of places in containers of the program that hold a new object.
+        places: The attributes, items and variables that the call changed, by name.
+        lasting: The names of changed places in older containers that now hold a new object.
         inputs: For each input the tensor that collects its gradient, or None.
         changes: The indices of the inputs that the call changed in place.
         rewrites: Whether the call changed the containers of its inputs.
@@ -103,7 +103,7 @@ class TrialCalls:
         """Compute the gradients of a trial call, and store them in its result.
 
         Args:
-            trial: The result; `gradients`, `of_inputs` and `late` are set.
+            trial: The result of the call; `gradients`, `of_inputs` and `late` are set.
             sources: Outputs with the gradients from which the backward pass starts.
             scale: The factor of these gradients; the computed gradients are divided by it.
             split: Whether the call had a part of the rows.
@@ -132,7 +132,7 @@ class TrialCalls:
             self._snapshot.restore()
 
     def strange_weights(self, trial: Trial) -> bool:
-        """Return whether the outputs depend on leaf tensors that are no parameters or inputs of the model."""
+        """Return whether the outputs depend on leaf tensors that are neither parameters nor inputs of the model."""
         if shards.is_split(self.call.module):
             return False  # FSDP2 replaces the sharded weights by gathered ones
         known = {id(each) for each in (*self.weights, *trial.inputs)}

@@ -38,7 +38,7 @@ class _Kind:
         calls: The number of all calls.
         last: The inputs of the last call, their structure, the number of rows, and which inputs are cut.
         first: The CRC32 of the names of the first call's operations, in order; None before.
-        orders: The number of calls with each other CRC32.
+        orders: The number of calls with each CRC32 other than `first`.
         names: The names of all operations so far.
     """
 
@@ -53,8 +53,8 @@ class _Kind:
     def is_odd(self, names: Sequence[str]) -> bool:
         """Return whether the operations of a call are new or in a new order, so that a comparison is needed.
 
-        Some models have their operations in another order in each call. After `_MOST_ASKED` such calls, only
-        operations that no earlier call had count.
+        Some models have their operations in another order in each call. After `_MOST_ASKED` such calls, only operations
+        that no earlier call had lead to a comparison.
         """
         order, has_new = zlib.crc32(" ".join(names).encode()), not self.names.issuperset(names)
         self.names.update(names)
@@ -71,7 +71,7 @@ class Ways:
     """The results of the comparisons of one model, by the kind of call.
 
     Args:
-        account: The digests of this rank; they carry requests to the other ranks.
+        account: The digests of this rank; requests are sent to the other ranks with them.
     """
 
     def __init__(self, account: Account) -> None:
@@ -109,7 +109,7 @@ class Ways:
         return due or not way.settled or way.requests != self._account.requests
 
     def _to_compare(self, called: Call, known: _Kind, way: Way | None) -> Call:
-        """Return the call to compare: this one, or after a request of a rank the last call."""
+        """Return the call to compare: the given one, or the last call if a rank has requested a comparison."""
         if way is None or known.last is None or way.requests == self._account.requests:
             return called
         leaves, spec, rows, is_cut = known.last

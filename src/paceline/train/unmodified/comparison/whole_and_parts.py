@@ -158,7 +158,7 @@ class _Comparison:
         return first, True
 
     def _by_part(self, whole: Trial, call: Call, constant: bool, row_major: bool) -> tuple[Way | str, bool]:
-        """Compare with a call in which the given inputs are cut.
+        """Compare `whole` with a call for this rank's rows, in which the inputs that `call` marks as cut are cut.
 
         Returns:
             How results are combined, or the reason why they cannot be; and whether random numbers could be replayed.
@@ -203,7 +203,7 @@ class _Comparison:
             call: The call, which says which inputs are cut.
             whole: The trial call with all rows.
             own: The trial call with this rank's rows.
-            moved: The same with weights changed by one unit in the last place.
+            moved: The same call with weights changed by one unit in the last place.
         """
         if own.spec != whole.spec:
             return Found("its outputs have a different structure for a part of the batch")
@@ -281,7 +281,7 @@ class _Comparison:
         return way
 
     def _weigh(self, call: Call, way: Way, found: Found, every: Sequence[Found], place: Any) -> bool:
-        """Choose the rule that weighs a number: the one with the smallest error in all comparisons.
+        """Choose the rule by which the ranks' values of a number are weighted: the one with the smallest error so far.
 
         Returns:
             Whether any rule fits.
@@ -326,7 +326,7 @@ class _Comparison:
         return values_differ(one, other, _NEAR)
 
     def _sources_of_part(self, call: Call, way: Way, trial: Trial) -> list[tuple[Any, Any]]:
-        """Return the outputs of a part with the gradients that `exchange` would send back in training."""
+        """Return the outputs for this rank's rows, with the gradients that `exchange` would send back in training."""
         ranks, rank, joins = self._spread.ranks, self._spread.rank, _joins_by_place(way)
         found = []
         for place, value in self._results(trial):
@@ -401,7 +401,7 @@ def _joins_by_place(way: Way) -> dict[Any, str]:
 
 
 def _join(torch: Any, call: Call, tolerance: Tolerance, whole: Any, own: Any, moved: Any) -> str | None:
-    """Return how a tensor is combined, `OWN` or `ROWS`, or None if it cannot be."""
+    """Return how a tensor is combined, `OWN` or `ROWS`, or None if it cannot be combined."""
     if own.shape == whole.shape and tolerance.near(torch, own, whole, moved):
         return OWN
     low, high = call.bounds()

@@ -31,7 +31,10 @@ def patch(spread: Spread) -> None:
 
 
 def patch_class(spread: Spread, kind: Any) -> None:
-    """Patch a class made by FSDP2 so that copies are whole, and conversions that FSDP2 cannot do end the program."""
+    """Patch a class made by FSDP2 so that deepcopy and pickle give unsharded weights.
+
+    Moving or casting such a model in a way that FSDP2 cannot handle ends the program.
+    """
     if "__reduce_ex__" in vars(kind):
         return
     convert = kind._apply

@@ -1,9 +1,9 @@
 """Operators that the program itself applies to sharded weights: the results are those of whole weights.
 
-torch applies many operators to a DTensor shard by shard. Operators that torch cannot apply so, or whose result would
-differ (random numbers, assignments to `data`, writes through views), are applied to the whole tensor on every rank.
-In-place changes are copied back to each rank's shard. Every rank runs the whole program, so plain tensors outside of
-models are the same on all ranks. Plain tensors within a model belong to a part of the rows, and are not combined with
+torch applies many operators to a DTensor shard by shard. Operators that torch cannot apply in this way, or whose result
+would differ (random numbers, assignments to `data`, writes through views), are applied to the whole tensor on every
+rank. In-place changes are copied back to each rank's shard. Every rank runs the whole program, so plain tensors outside
+of models are the same on all ranks. Plain tensors within a model belong to this rank's rows, and are not combined with
 sharded weights here.
 """
 
@@ -69,7 +69,7 @@ def patch(spread: Spread) -> None:
 
 
 def whole(value: Any) -> Any:
-    """Return the full tensor of a sharded one, without gradients; return other values unchanged."""
+    """Return the full tensor of a sharded tensor, without gradients; return other values unchanged."""
     return value.detach().full_tensor() if hasattr(value, "full_tensor") else value
 
 
@@ -160,7 +160,7 @@ class _Operators:
     def _note(self, name: str, given: Sequence[Any], args: Any, kwargs: Any) -> None:
         """Add an operator's name and its plain operands to the digest that ranks compare.
 
-        Each rank changes its own shard with them, so different operands would go unnoticed.
+        Each rank changes its own shard with these operands, so different operands would go unnoticed.
         """
         if self._spread.backward or self._spread.on_trial:
             return
@@ -203,9 +203,10 @@ class _Operators:
             split._local_tensor.data.copy_(_piece(self._kind, split, value.detach()))
 
     def _view(self, function: Callable[[Any], Any], name: str, args: Any) -> Any:
-        """Return a view of a sharded tensor; a result that shares no memory with it stores its base and function.
+        """Return a view of a sharded tensor.
 
-        So in-place changes of the result can be written back to the base.
+        A result that shares no memory with the tensor stores the tensor and the view function, so that in-place changes
+        of the result can be written back to the tensor.
         """
         base = args[0]
         found = None
@@ -282,7 +283,7 @@ class _Operators:
 
 
 class _Gathered:
-    """The whole tensor of a sharded one; a view with a stored base is computed again from the whole base."""
+    """The whole tensor of a sharded tensor; a view with a stored base is computed again from the whole base."""
 
     def __init__(self, torch: Any, split: Any) -> None:
         origin = _origin(split)

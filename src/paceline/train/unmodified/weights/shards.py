@@ -1,7 +1,7 @@
 """Sharding of a whole model that already has an optimizer, with FSDP2, at the model's first call in training.
 
 FSDP2 replaces the whole weights by sharded ones, and the optimizers get the sharded weights and their state. Saved
-states are whole, under the names that the program knows, and loaded states are sharded.
+states hold whole tensors, under the names that the program knows, and loaded states are sharded.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def patch(spread: Spread, watch: Callable[[Any, int], None]) -> None:
 
 
 def is_split(module: Any) -> bool:
-    """Return whether a model was sharded as a whole; for modules inside it, see `is_part`."""
+    """Return whether a model was sharded as a whole; False for modules inside a sharded model (see `is_part`)."""
     return module in _models
 
 
