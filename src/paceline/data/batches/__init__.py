@@ -1,1 +1,1 @@
-"""Batches: made from samples, with replacements for samples that are damaged or lost."""
+"""Makers of batches, and the replacement of samples that are damaged or lost."""

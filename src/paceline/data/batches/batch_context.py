@@ -44,7 +44,7 @@ class ArrayPool:
         keep_in_children(self)  # as the arrays may be pinned
 
     def taken(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-        """Return an array of a shape that is not in use, from the pool or new. Its content is arbitrary."""
+        """Return an unused array of the given shape, from the pool or new, with arbitrary content."""
         with self._lock:
             for place in range(len(self._kept)):
                 if self._kept[place].shape == shape and sys.getrefcount(self._kept[place]) <= _FREE:

@@ -58,7 +58,7 @@ class SampleBatches:
             transform: The user's function of a sample; None leaves samples unchanged.
             collate: The user's function of a list of samples; None collates by column, as torch does.
             exact: Whether images are decoded bit for bit as PIL does.
-            draws: Whether the transform may draw from the global random generators, which are then seeded.
+            draws: Whether the transform can draw from the global random generators, which are then seeded.
         """
         self._context = context
         self._draws = draws and transform is not None
@@ -156,7 +156,7 @@ class DatasetBatches:
         faults: Faults,
         seed: int | None,
     ) -> None:
-        """Search the dataset for random generators.
+        """Store the arguments, and search the dataset for random generators.
 
         Args:
             dataset: The user's dataset.

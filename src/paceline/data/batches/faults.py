@@ -33,7 +33,7 @@ class Bad:
 
 @dataclass(kw_only=True)
 class Faults:
-    """The policy and the count of bad samples; safe from several threads."""
+    """Counts bad samples, or ends the loop at the first one if they are not skipped; safe from several threads."""
 
     skip: bool
     count: int = 0
@@ -52,7 +52,7 @@ class Faults:
             self._here.counts_not = False
 
     def met_in(self, name: str, error: Exception) -> None:
-        """Count a sample that could not be read or made the user's function fail.
+        """Count a sample that could not be read, or for which the user's function failed.
 
         Args:
             name: The name of the sample, for messages.
@@ -157,7 +157,7 @@ def collated(made: list[Any], size: int, collate: Callable[[list[Any]], Any] | N
 
 
 def fill_gaps(values: NDArray[Any], good: NDArray[np.bool_]) -> None:
-    """Overwrite the bad samples of a batch with good ones, in turn and in place.
+    """Overwrite the rows of bad samples in a batch with the rows of good samples, in turn and in place.
 
     Args:
         values: An array with one row for each sample.

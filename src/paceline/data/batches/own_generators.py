@@ -137,6 +137,6 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def _of_module(dataset: Any) -> Iterator[Any]:
-    """Yield the methods of a dataset's class; their globals may contain generators."""
+    """Yield the methods of a dataset's class; their globals can contain generators."""
     for kind in type(dataset).__mro__:
         yield from (value for value in vars(kind).values() if isinstance(value, types.FunctionType))

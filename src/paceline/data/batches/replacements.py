@@ -70,7 +70,10 @@ class LostSampleReplacer:
         self._context.clock.add("fetch", lap.spent["fetch"] if any(fetched) else Spent(samples=len(ids)))
 
     def _leave_out(self, ids: Numbers, good: NDArray[np.bool_], part: LostPart) -> bool:
-        """Count the samples of a lost part as bad, clear their flag in `good`, and return whether there are any."""
+        """Count the batch's samples in a lost part of the dataset as bad, and return whether there are any.
+
+        Their flags in `good` are cleared.
+        """
         dataset = self._context.dataset
         blocks = dataset.blocks[np.searchsorted(dataset.blocks["first"], ids, side="right") - 1]
         lost = good & (blocks["shard"] == part.shard)
@@ -118,7 +121,7 @@ class BadBatchReplacer:
         self._samples = samples
 
     def make(self, ids: Numbers, epoch: int) -> Any:
-        """Make a batch; if all of its samples are bad, make one of other samples.
+        """Make a batch; if all of its samples are bad, make a batch of other samples instead.
 
         Args:
             ids: The numbers of the samples.

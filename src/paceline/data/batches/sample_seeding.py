@@ -61,7 +61,7 @@ def at_once(get: Callable[[list[int]], Sequence[Any]] | None, numbers: list[int]
     Args:
         get: The method, from `batch_getter`; None gives None.
         numbers: The numbers of the samples.
-        skip: Whether bad samples are skipped. An error then gives None, as only single calls show which one is bad.
+        skip: Whether bad samples are skipped. An error then gives None, as only single calls show which sample is bad.
 
     Raises:
         ValueError: The method returned another number of samples.

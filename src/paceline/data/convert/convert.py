@@ -89,7 +89,7 @@ class _Task:
 
 @dataclass(frozen=True, kw_only=True)
 class _Workers:
-    """The number of processes, their lock, and their progress."""
+    """The number of processes, the lock that they inherit, and the function that reports their progress."""
 
     processes: int
     lock: int  # the descriptor of the locked plan file
@@ -170,7 +170,7 @@ def _check_unchanged(source: Source, version: str, changes: Callable[[], str], d
 
 
 def _converted(source: Source, dest: Path, options: Options, workers: _Workers, plan: Sequence[Numbers]) -> Converted:
-    """Write the shards of a plan that are not finished yet."""
+    """Write the unfinished shards of a plan, and return the result of the whole conversion."""
     tasks = [
         _Task(number=number, path=dest / f"shard-{number:06d}.tar", ids=ids, options=options, threads=1)
         for number, ids in enumerate(plan)
@@ -189,7 +189,7 @@ def _converted(source: Source, dest: Path, options: Options, workers: _Workers, 
 
 
 def _complete(dest: Path, samples: int, options: Options) -> Converted | None:
-    """Return a conversion that was killed after its last file was written, if its shards match their checksums."""
+    """Return the result of a conversion that was killed after its last file was written, if its shards are intact."""
     if not (dest / CONTENTS_FILE).exists():
         return None
     contents = read_contents(dest)
@@ -333,7 +333,7 @@ def _prepare(source: Source, counter: Synchronized[int], lock: InheritedFile) ->
 
 
 def _bundles(source: Source, tasks: Sequence[_Task], processes: int) -> list[_Bundle]:
-    """Return groups of shards that fit in memory, if the source is faster in its own order; else single shards."""
+    """Return groups of shards that fit in memory if the source reads faster in its own order, else single shards."""
     if not getattr(source, "reads_groups", False):
         return [[task] for task in tasks]
     memory = this_host().memory_limit_bytes or _LEAST_MEMORY
@@ -354,7 +354,10 @@ def _made_here(bundle: _Bundle) -> list[_Made]:
 
 
 def _make_all(source: Source, bundle: _Bundle, told: Callable[[int], None]) -> Iterator[_Made]:
-    """Write the shards of a bundle. If the source is read in groups, read all samples first, in the order of groups."""
+    """Write the shards of a bundle.
+
+    If the source is read in groups, read all samples first, in the order of the source.
+    """
     if not getattr(source, "reads_groups", False):
         yield from (_make(source, task, told, None) for task in bundle)
         return
@@ -371,7 +374,7 @@ def _make_all(source: Source, bundle: _Bundle, told: Callable[[int], None]) -> I
 def _make(
     source: Source, task: _Task, told: Callable[[int], None], held: dict[int, Sample | BadSample] | None
 ) -> _Made:
-    """Write a shard in the order of its samples, which threads read, unless they are already in memory."""
+    """Write a shard with its samples in order; threads read the samples, unless they are in memory (`held`)."""
     skipped: list[str] = []
     ids: list[int] = task.ids.tolist()
 

@@ -139,7 +139,7 @@ def _tars(dataset: ShardedDataset, dest: Path, progress: Progress) -> list[Path]
 
 
 def _beside(dataset: ShardedDataset, dest: Path) -> list[Path]:
-    """Write the column kinds, with which `paceline data convert` restores the columns, and the classes."""
+    """Write a file of column kinds, from which `paceline data convert` restores the columns, and one of class names."""
     contents, path = dataset.contents, dest / COLUMNS_FILE
     told = ExportedColumns(columns={c.name: c.kind for c in contents.columns}, classes=list(contents.classes))
     with replacing(path) as made:

@@ -1,8 +1,8 @@
 """Lossless recoding of JPEGs with jpegtran, so that they are fast to decode. No pixel changes.
 
-Progressive coding takes two to three times as long to decode, so it is converted to baseline coding. Restart markers,
-several in each row of blocks, let a crop decode only what it needs (`paceline.data.format.jpeg`). Optimized Huffman
-tables save more bytes than the markers add.
+Progressive coding takes two to three times as long to decode, so progressive JPEGs are converted to baseline coding.
+Restart markers, several in each row of blocks, let a crop decode only what it needs (`paceline.data.format.jpeg`).
+Optimized Huffman tables save more bytes than the markers add.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def in_intervals(data: bytes) -> bytes:
     """Return a JPEG with the same pixels and with restart markers; if that is not possible, return it unchanged.
 
     Raises:
-        EnvironmentFault: jpegtran could not be started, or was killed, so that another try may give other bytes.
+        EnvironmentFault: jpegtran could not be started, or was killed, so another try can give other bytes.
     """
     program = jpegtran()
     try:

@@ -1,8 +1,9 @@
 """Resuming of interrupted conversions: the plan file with its lock, and the notes of finished shards.
 
-The plan file identifies the conversion. It exists from the start of a conversion to its very end. The converting
-process holds a lock on it, which its workers inherit. Removing the plan file ends the conversion and releases the lock
-in one step. So a kill at any moment leaves an incomplete folder with a plan file, or a complete one without.
+The plan file identifies the conversion. The file exists from the start of a conversion to its very end. The converting
+process holds a lock on the file, and its workers inherit the lock. Removing the plan file ends the conversion and
+releases the lock in one step. So a kill at any moment leaves an incomplete folder with a plan file, or a complete one
+without.
 
 Each finished shard has a note with its size and checksums, written when the shard was complete. A resumed conversion
 keeps a shard if its bytes match the note.
@@ -58,7 +59,7 @@ def finished(tar: Path) -> Note | None:
     """Return the note of a finished shard, or None if there is no note or the shard's bytes do not match it.
 
     Args:
-        tar: The path of the shard, which may not exist.
+        tar: The path of the shard, which need not exist.
     """
     try:
         note = msgspec.json.decode(note_path(tar).read_bytes(), type=Note)
@@ -187,7 +188,7 @@ def _opened(plan: Path, mark: str, contents_file: str) -> int:
 
 
 def _is_at(held: int, path: Path) -> bool:
-    """Return whether an open file is still the file at a path, which may have been replaced."""
+    """Return whether an open file is still the file at a path; another process can have replaced it."""
     try:
         return os.path.samestat(os.fstat(held), path.stat())
     except FileNotFoundError:
@@ -210,7 +211,7 @@ def _lock(held: int) -> bool:
 
 
 def _begin(held: int, plan: Path, mark: str, contents_file: str) -> None:
-    """Write the plan file, unless it has this mark already; notes without a readable plan file are deleted."""
+    """Write the mark to the plan file and delete the notes of all shards, unless the file has this mark already."""
     if _fingerprint_in(plan) == mark:
         return
     if (plan.parent / contents_file).exists():

@@ -90,7 +90,7 @@ def write_tokens(
 
 
 def _complete(folder: Path) -> TokenContents | None:
-    """Return a conversion that was killed after its last file was written, if its files match their checksums."""
+    """Return the result of a conversion that was killed after its last file was written, if its files are intact."""
     if not (folder / CONTENTS_FILE).exists():
         return None
     contents = read_tokens(folder)

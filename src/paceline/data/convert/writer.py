@@ -39,7 +39,7 @@ class Writer:
         classes: Sequence[str] = (),
         images: Written | None = None,
     ) -> None:
-        """Check the folder.
+        """Check that the folder is new or empty; nothing is written yet.
 
         Args:
             folder: A new or empty folder.

@@ -145,7 +145,7 @@ def blocks_of(shard: int, first: int, index: ShardIndex, columns: list[str], blo
 
     Args:
         shard: The number of the shard.
-        first: The number of its first sample in the dataset.
+        first: The number of the shard's first sample in the dataset.
         index: The index of the shard.
         columns: The names of the columns with bytes.
         block_bytes: The most bytes of a block; a block with a single sample may have more.

@@ -90,7 +90,7 @@ class Stop:
 
 
 class Piece(NamedTuple):
-    """A range of bytes of a shard that is read together."""
+    """A range of bytes of a shard, which is read as a whole."""
 
     shard: int
     begin: int
@@ -148,7 +148,7 @@ class Folder(Protocol):
         """
 
     def part(self, piece: Piece, begin: int, length: int, index_of: IndexOf) -> memoryview:
-        """Return bytes of a piece, or fewer if the file ends before.
+        """Return `length` bytes of a piece of a shard, or fewer if the file ends before.
 
         Args:
             piece: The piece.
@@ -161,7 +161,7 @@ class Folder(Protocol):
         """
 
     def reading(self, index_of: IndexOf) -> Reading:
-        """Return a reader of pieces."""
+        """Return an object that reads pieces of shards."""
 
 
 class LocalFolder:
@@ -194,7 +194,7 @@ class LocalFolder:
             raise LostPart(str(error), number) from error
 
     def part(self, piece: Piece, begin: int, length: int, index_of: IndexOf) -> memoryview:
-        """Return bytes of a piece, as in `Folder.part`."""
+        """Return `length` bytes of a piece of a shard from an offset in the file, or fewer if the file ends before."""
         path = self._shards[piece.shard]
         try:
             with path.open("rb") as file:
@@ -203,7 +203,7 @@ class LocalFolder:
             raise LostPart(f"{path} cannot be read: {error.strerror or error}", piece.shard, piece.begin) from error
 
     def reading(self, index_of: IndexOf) -> LocalReading:
-        """Return a reader of pieces."""
+        """Return an object that reads pieces of shards."""
         return LocalReading(self._shards)
 
 

@@ -21,9 +21,9 @@ class LoaderIterator:
         """Start an epoch.
 
         Args:
-            made: Yields its batches.
-            handed: Is called for some batches with the CPU seconds that taking it cost the training's thread, and the
-                batch.
+            made: Yields the batches of the epoch.
+            handed: Is called for some batches, with the CPU seconds that the training's thread spent on taking the
+                batch, and with the batch.
         """
         self._made = made
         self._handed = handed

@@ -155,7 +155,9 @@ class Loader:
             loop.close()
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch. If a state of the same epoch was just loaded, its position is kept.
+        """Go to the start of an epoch.
+
+        If a state of the same epoch was just loaded, the position of that state is kept.
 
         Within a loop, the epoch is that of the next loop, as with torch's `DistributedSampler`.
         """
@@ -173,8 +175,8 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a state, which may come from another number of ranks or threads.
 
-        Seed, shuffle, window and lanes are taken from the state. If the last batch of its epoch was consumed, the next
-        loop is empty, and the loop after that is the next epoch. A running loop ends.
+        Seed, shuffle, window and lanes are taken from the state. If the state is from after the last batch of an epoch,
+        the next loop is empty, and the loop after that runs over the next epoch. A running loop ends.
 
         Args:
             state: A dict from `state_dict`.
@@ -215,7 +217,7 @@ class Loader:
         return self._loop() if self._loop is not None else None
 
     def _shared_by(self, share: Share) -> None:
-        """Set this rank's share of the host, which may change when a loop begins and the number of ranks is known."""
+        """Set this rank's share of the host, which can change when a loop begins and the number of ranks is known."""
         self._share = share
         self._memory = self._own.memory_bytes or share.memory_bytes
         self._bounds = bounds_of(self._own, share, alone=self._spec.is_plain)
@@ -230,7 +232,7 @@ class Loader:
 
     @property
     def _slice(self) -> Slice:
-        """This rank's slice of each step; read anew, as frameworks may set the rank after the loader was created."""
+        """This rank's slice of each step; read anew, as frameworks can set the rank after the loader was created."""
         return slice_of(self._own, self.batch_size)
 
     def _forget(self) -> None:
@@ -263,7 +265,7 @@ class Loader:
             self._leave()
 
     def _begun(self) -> Position:
-        """Return the position where a loop begins: that of a loaded state, else the start of an epoch."""
+        """Return the position where a loop begins: the position of a loaded state, else the start of an epoch."""
         at = self._now if self._resumed or not self._consumed else self._at.next_epoch()  # the last loop was left early
         if self._yielded == 1 and len(self) > 1 and not self._resumed and not self._at.consumed:
             at = self._at  # next(iter(loader)) only inspected the first batch
@@ -311,12 +313,15 @@ class Loader:
         self._store = self._maker = None
 
     def _paced(self, pace: Pace) -> None:
-        """Set the number of readers; the loop sets its threads itself."""
+        """Set the number of reader threads; the loop itself sets the number of threads that make batches."""
         if self._store is not None:
             self._store.allow(pace.readers if pace.threads else 0)
 
     def _batches(self, order: EpochOrder | MixedOrder) -> Generator[tuple[int, list[Any]]]:
-        """Yield the number of samples consumed after each step, and a list with its batch, which the caller removes."""
+        """Yield for each step the number of samples consumed after it, and a list with its batch.
+
+        The caller takes the batch out of the list.
+        """
         steps = steps_ahead(order, self._at, self._slice, self._store, self._cache)
         if self._processes:
             rest = Rest(

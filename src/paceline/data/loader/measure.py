@@ -83,7 +83,7 @@ def measure(
     """Read a dataset in several rounds, each followed by a measurement of decoding alone.
 
     As in training, one epoch follows the other, and batches made ahead in one round are used in the next. A round
-    begins and ends when the most batches are made ahead, so it makes as many batches as it takes.
+    begins and ends when as many batches as allowed are made ahead, so it makes as many batches as it takes.
 
     Args:
         dataset: The dataset.
@@ -154,7 +154,7 @@ def endless(loader: Loader) -> Generator[Any]:
 
 
 def read_round(taken: Iterator[Any], batch_size: int, steps: int) -> Round:
-    """Take a number of batches, and return the time."""
+    """Take `steps` batches, and return the wall and CPU time."""
     settled()
     wall, cpu = time.perf_counter(), time.process_time()
     for _ in islice(taken, steps):
@@ -164,7 +164,7 @@ def read_round(taken: Iterator[Any], batch_size: int, steps: int) -> Round:
 
 
 def settled() -> float:
-    """Wait until the threads of this process are idle; return the `perf_counter` time since when they are idle."""
+    """Wait until the threads of this process are idle; return the `perf_counter` time at which they became idle."""
     begun = since = time.perf_counter()
     spent = time.process_time()
     while since - begun < _LONGEST_S:
@@ -216,7 +216,7 @@ def _decoded(cut: Sequence[_Cut], crop: Crop) -> float:
 
 @dataclass(frozen=True)
 class _Cut:
-    """A JPEG with the part of an image that a crop needs, and the crop's box in it."""
+    """A JPEG with the part of an image that a crop needs, and the crop's box in that part."""
 
     data: bytes
     box: Box

@@ -23,8 +23,8 @@ from paceline.data.reading.token_dataset import TokenDataset
 class Mix:
     """Datasets that a `Loader` mixes by weights, sample by sample.
 
-    Each dataset keeps its own order, which is that of a loader of this dataset alone with the same seed. Each of its
-    samples comes once in each pass over it. A dataset that is exhausted starts its next pass, in the order of the next
+    Each dataset keeps its own order, which is that of a loader of this dataset alone with the same seed. Each sample
+    comes once in each pass over its dataset. A dataset that is exhausted starts its next pass, in the order of the next
     epoch. An epoch of the loader has as many samples as all datasets together; the next epoch continues the passes.
     """
 
@@ -63,7 +63,7 @@ class Mix:
 
     @cached_property
     def data(self) -> Any:
-        """The datasets inside subsets, one after the other, as one dataset.
+        """All datasets, taken out of their subsets, one after the other as one dataset.
 
         Raises:
             UsageError: The datasets differ in kind, columns, length or tokenizer.
@@ -96,7 +96,7 @@ class Mix:
 
     @property
     def digest(self) -> str:
-        """A SHA-256 of sizes, selections and weights."""
+        """A SHA-256 of the sizes and weights of the datasets, and of the numbers of the selected samples."""
         told = repr((self._sizes, self.weights)) + "".join(digest_of(one.numbers) for one in self._selections)
         return hashlib.sha256(told.encode()).hexdigest()
 

@@ -22,7 +22,7 @@ class AutoPacer:
     """Measures a loader and adjusts its threads, readers and ready batches."""
 
     def __init__(self, bounds: Bounds, begin: Pace, spare_cores: float, changed: Callable[[Pace], None]) -> None:
-        """Start with a pace.
+        """Start to measure a loader at a first pace.
 
         Args:
             bounds: The limits of the pace.
@@ -40,16 +40,16 @@ class AutoPacer:
 
     @property
     def pace(self) -> Pace:
-        """The current pace."""
+        """The current numbers of threads, readers and ready batches."""
         return self.tuning.pace
 
     @property
     def bounds(self) -> Bounds:
-        """The limits of the pace."""
+        """The limits of the numbers of threads, readers and ready batches."""
         return self._bounds
 
     def bind(self, bounds: Bounds) -> None:
-        """Set new limits, and reduce the pace to them."""
+        """Set new limits, and reduce the numbers of threads, readers and ready batches to them."""
         self._bounds = bounds
         slower = slowed(self.pace, bounds.most)
         if slower != self.pace:
@@ -89,7 +89,7 @@ class AutoPacer:
             self._end()
 
     def _begin(self) -> None:
-        """Start a window."""
+        """Start a window of measurements."""
         self._waits: list[float] = []
         self._own: list[float] = []  # seconds of the training between two batches
         self._lasted, self._skipped = 0.0, 0
@@ -99,7 +99,7 @@ class AutoPacer:
             self._seen_before = self._made, self._making_s, self._reading_s
 
     def _end(self) -> None:
-        """End a window, and set the pace for the next one."""
+        """End a window of measurements, and set the pace for the next window."""
         before, seen = self.pace, self._window()
         self.batches, self.waited_s = self.batches + seen.batches, self.waited_s + seen.waited_s
         self.wall_s += seen.wall_s

@@ -172,7 +172,7 @@ def _made_by_threads(
 def _asked_for(
     left: Iterator[Ask], pending: deque[tuple[Ask, Future[Made]]], pool: ThreadPool[Ask, Made], pace: Pace
 ) -> bool:
-    """Add requests until the pace's limit, and return whether any request is pending."""
+    """Add requests up to the limit `pace.ahead`, and return whether any request is pending."""
     pool.allow(pace.threads)
     while len(pending) < pace.ahead and (one := next(left, None)) is not None:
         pending.append((one, pool.ask(one)))

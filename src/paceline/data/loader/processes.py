@@ -41,7 +41,7 @@ _HELD, _FEWEST_TOLD = 0.4, 4  # share of probes with a wait that means "held", a
 
 @dataclass(frozen=True)
 class Manner:
-    """The measured behaviour of a dataset's samples."""
+    """Whether making samples of a dataset draws random numbers or holds the GIL, as measured."""
 
     draws: bool  # whether samples draw from the global random generators
     holds: bool  # whether making samples holds the GIL most of the time
@@ -53,10 +53,10 @@ class Manner:
 
 
 def manner_of(make: Callable[[int], Any], ids: Numbers) -> Manner:
-    """Measure the behaviour of samples in a forked process.
+    """Make samples in a forked process, to measure whether this draws random numbers or holds the GIL.
 
-    So nothing changes in this process, neither generators nor files that the first sample opens. If the measurement
-    takes too long or fails, the result is that threads are unsuitable.
+    The fork leaves generators and open files of this process unchanged. If the measurement takes too long or fails, the
+    result is that threads are unsuitable.
 
     Args:
         make: Makes a sample from its number.

@@ -139,7 +139,7 @@ def bounds_of(own: Settings, share: Share, *, alone: bool) -> Bounds:
 
 
 def first_pace(bounds: Bounds) -> Pace:
-    """Return the initial pace."""
+    """Return the initial numbers of threads, readers and ready batches."""
     return Pace(
         threads=between(bounds.least.threads, _BEGIN.threads, bounds.most.threads),
         readers=between(bounds.least.readers, _BEGIN.readers, bounds.most.readers),
@@ -148,13 +148,13 @@ def first_pace(bounds: Bounds) -> Pace:
 
 
 def within_memory(bounds: Bounds, batch_bytes: int, memory_bytes: int, held: int) -> Bounds:
-    """Return limits that keep the batches made ahead within memory. The least values, also set ones, stay.
+    """Return limits that keep the batches made ahead within memory. The lower limits do not change.
 
     Args:
         bounds: The limits without regard to memory.
         batch_bytes: The bytes of a batch.
         memory_bytes: The memory for all batches.
-        held: How many batches the training may hold.
+        held: How many batches the training can hold at a time.
     """
     batches = memory_bytes // max(1, batch_bytes) - held
     threads = between(bounds.least.threads, batches - 1, bounds.most.threads)

@@ -41,7 +41,7 @@ _TRIED = 64  # samples that are made to choose threads or processes
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderSpec:
-    """A dataset, and how batches are made of it."""
+    """A dataset, and how batches are made from its samples."""
 
     data: Any  # a ShardedDataset, a TokenDataset, or the user's own Dataset
     numbers: Numbers | None  # the samples of shards or tokens that are read; None: all
@@ -70,12 +70,12 @@ class LoaderSpec:
 
     @property
     def is_shared(self) -> bool:
-        """Whether the processes of this machine share a cache of fetched pieces."""
+        """Whether the processes of this machine share a disk cache of the bytes that they fetch from a store."""
         return self.is_sharded and self.data.remote is not None and self.data.remote.cache is not None
 
     @property
     def is_plain(self) -> bool:
-        """Whether batches are so cheap to make that threads do not pay."""
+        """Whether batches are so cheap to make that threads would save no time."""
         return isinstance(self.data, TokenDataset) and self.collate is None
 
     @property
@@ -114,7 +114,7 @@ class LoaderSpec:
         return next((column for column in pictures if is_cropped(column.mode)), None)
 
     def samples(self) -> Any:
-        """Return a map-style dataset of the samples, after the user's function."""
+        """Return a map-style dataset whose samples have passed through the user's function."""
         if not self.is_sharded:
             return self.data
         return ShardedSamples(self.data, self.columns, self.function, exact=self.exact)

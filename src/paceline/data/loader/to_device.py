@@ -32,13 +32,13 @@ class Delivery(Protocol):
         """Prepare for a loop."""
 
     def soon(self, made: Iterable[Future[Any]]) -> None:
-        """Note the next batches in order, some of which may not be ready."""
+        """Announce the next batches in order; some can be unfinished."""
 
     def take(self, made: Future[Any]) -> Any:
         """Return a batch on the device."""
 
     def at_once(self, made: Any) -> Any:
-        """Return a batch on the device that was not passed to `soon`."""
+        """Return a batch on the device, although it was not passed to `soon`."""
 
     def end(self) -> None:
         """Release the batches of a loop."""
@@ -108,11 +108,11 @@ class ToDevice:
                 self._on_way[one] = self._begun(one.result())
 
     def take(self, made: Future[Any]) -> Any:
-        """Return a batch on the device; the current stream waits for its copy, the host does not."""
+        """Return a batch on the device; the current stream waits for the copy, the host does not."""
         return self._arrived(self._on_way.pop(made) if made in self._on_way else self._begun(made.result()))
 
     def at_once(self, made: Any) -> Any:
-        """Return a batch on the device, after starting its copy now."""
+        """Start the copy of a batch that was not passed to `soon`, and return the batch on the device."""
         return self._arrived(self._begun(made))
 
     def end(self) -> None:
@@ -155,9 +155,9 @@ class ToDevice:
 
 
 def delivery_to(device: Any, clock: StageClock) -> Delivery:
-    """Return the delivery of batches to a device; for None and the CPU it returns batches unchanged.
+    """Return an object that delivers batches to a device; for None and the CPU, one that returns batches unchanged.
 
-    The device is not initialized, so that the program may still fork before its first loop.
+    The device is not initialized, so that the program can still fork before its first loop.
 
     Raises:
         UsageError: The device is neither CUDA nor the CPU, or torch has no GPU support.

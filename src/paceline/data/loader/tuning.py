@@ -53,7 +53,7 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Measurements of a period at one pace."""
+    """Measurements of a period in which the numbers of threads, readers and ready batches were constant."""
 
     batches: int  # taken by the training
     wall_s: float
@@ -76,7 +76,7 @@ class Window:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """A change of the pace that was tried, or was forced by other processes."""
+    """A change of one of the numbers in `Pace` that was tried, or that other processes forced."""
 
     knob: Knob
     before: int
@@ -88,7 +88,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class PaceTrial:
-    """A change that is being measured."""
+    """A change of the pace that is being measured."""
 
     knob: Knob
     before: Pace
@@ -99,17 +99,17 @@ class PaceTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """The state of the tuning."""
+    """The state of the tuning: the pace, the change that is being measured, and earlier changes."""
 
     pace: Pace
     trial: PaceTrial | None = None
-    rests: Mapping[Knob, tuple[int, int]] = field(default_factory=dict)  # windows left and windows of a rest
+    rests: Mapping[Knob, tuple[int, int]] = field(default_factory=dict)  # windows without tries: left, all
     crowded_before: bool = False  # whether the previous window was crowded
     changes: Sequence[Change] = ()
 
 
 def slowed(pace: Pace, most: Pace) -> Pace:
-    """Return a pace limited to another one."""
+    """Return a pace whose numbers are limited to those of `most`."""
     return Pace(
         threads=min(pace.threads, most.threads),
         readers=min(pace.readers, most.readers),
@@ -118,7 +118,7 @@ def slowed(pace: Pace, most: Pace) -> Pace:
 
 
 def tuned(now: Tuning, seen: Window, bounds: Bounds) -> Tuning:
-    """Return the state after one more window."""
+    """Return the state of the tuning after one more window of measurements."""
     rested = replace(now, rests={knob: (max(0, left - 1), length) for knob, (left, length) in now.rests.items()})
     # the most threads, given the cores that other processes use
     allowed = max(bounds.least.threads, math.floor(bounds.most.threads - seen.crowded + 0.25))
@@ -147,7 +147,7 @@ def _backed_off(now: Tuning, allowed: int, crowded: float) -> Tuning:
 
 
 def _begun(now: Tuning, seen: Window, bounds: Bounds, allowed: int) -> Tuning:
-    """Start to try the most promising change, if there is one."""
+    """Return the state in which the most promising change is tried, or the same state if there is no such change."""
     for knob, value, why in _wanted(now.pace, seen, bounds, allowed):
         if value > getattr(now.pace, knob) and not now.rests.get(knob, (0, 0))[0]:
             after = replace(now.pace, **{knob: value})

@@ -77,7 +77,7 @@ class MixedOrder:
         return found
 
     def blocks(self, positions: Numbers) -> list[int]:
-        """Return the numbers of the blocks of the samples at positions, without duplicates, in order of need."""
+        """Return the numbers of the blocks that hold the samples at positions, without duplicates, in order of need."""
         block = np.searchsorted(self._blocks, self.ids(positions), side="right") - 1
         return list(dict.fromkeys(block.tolist()))
 

@@ -79,7 +79,7 @@ class EpochOrder:
         return self._blocks[block] + places - self._begins[block]
 
     def blocks(self, positions: Numbers) -> list[int]:
-        """Return the numbers of the blocks of the samples at positions, without duplicates, in order of need."""
+        """Return the numbers of the blocks that hold the samples at positions, without duplicates, in order of need."""
         block = np.searchsorted(self._begins, self._places(positions), side="right") - 1
         return list(dict.fromkeys(self._turn[block].tolist()))
 
@@ -92,7 +92,7 @@ class EpochOrder:
         return np.concatenate([[begin], inside, [end]]).astype(np.int64)
 
     def _places(self, positions: Numbers) -> Numbers:
-        """Return the places of positions in the order of blocks, in which each block's samples are consecutive."""
+        """Return the index of each position's sample in the order of blocks, with a block's samples consecutive."""
         lane, offset = self._turns(positions)
         found = np.empty(len(positions), np.int64)
         for each in np.unique(lane):
@@ -135,7 +135,7 @@ class SelectedOrder(EpochOrder):
 
         Args:
             blocks: The number of the first sample of each block of the whole dataset.
-            selected: The numbers of the samples in the subset; a number may occur several times.
+            selected: The numbers of the samples in the subset; a number can occur several times.
             shuffle: The parameters of the shuffle; None keeps the order of `selected`.
             epoch: The epoch, from 0.
         """
@@ -149,6 +149,6 @@ class SelectedOrder(EpochOrder):
         return self._selected[super().ids(positions)]
 
     def blocks(self, positions: Numbers) -> list[int]:
-        """Return the numbers of the blocks of the samples at positions, without duplicates, in order of need."""
+        """Return the numbers of the blocks that hold the samples at positions, without duplicates, in order of need."""
         block = np.searchsorted(self._first, self.ids(positions), side="right") - 1
         return list(dict.fromkeys(block.tolist()))

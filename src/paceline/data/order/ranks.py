@@ -118,7 +118,7 @@ def _told(of: int, world: int) -> int:
 
 
 def _counted(count: Callable[[], int], wanted: int) -> int:
-    """Poll a count until it reaches `wanted` or `_WAIT_S` has passed, and return it."""
+    """Poll a count until it reaches `wanted` or `_WAIT_S` has passed, and return the count."""
     end = time.monotonic() + _WAIT_S
     while (found := count()) < wanted and time.monotonic() < end:
         time.sleep(_POLL_S)

@@ -62,7 +62,7 @@ class Buffers:
         return bytearray(length)
 
     def keep(self, buffer: bytearray, most_bytes: int) -> None:
-        """Keep a buffer for reuse, if all kept buffers have at most `most_bytes` bytes then."""
+        """Keep a buffer for reuse, if all kept buffers then have at most `most_bytes` bytes together."""
         with self._lock:
             if sum(map(len, self._kept)) + len(buffer) <= most_bytes:
                 self._kept.append(buffer)
@@ -208,7 +208,7 @@ class BlockStore:
             self._fill(block, future)
 
     def _has_work(self) -> bool:
-        """Return whether the next block fits in the budget besides the blocks in memory, which are needed sooner."""
+        """Return whether a block is requested that fits in the budget besides the blocks in memory (needed sooner)."""
         return bool(self._wanted) and sum(self._sizes.values()) + self._size(self._wanted[0]) <= self._budget
 
     def _begun(self, block: int) -> Future[Block]:

@@ -34,7 +34,7 @@ _OF_FREE = 0.4  # the default share of free memory or disk space
 
 @dataclass(frozen=True, kw_only=True)
 class CacheUse:
-    """The content of a cache and its limit."""
+    """How much a cache holds, and its limit."""
 
     where: str  # "ram" or the folder
     samples: int

@@ -32,7 +32,7 @@ class Parts:
     begins: list[int]  # byte offsets of each row of intervals in the file
     ends: list[int]
     intervals: list[int]  # the first entry of each image in `marks`, and its length
-    marks: Numbers  # byte offset in the part of the number of each restart marker
+    marks: Numbers  # byte offsets in the part's file: the byte that numbers each marker
 
     def alone(self, picture: int, data: memoryview) -> bytearray:
         """Return a part as a JPEG file: the header with the part's size, and its intervals with renumbered markers.
@@ -122,7 +122,7 @@ def _cuts(frames: JpegFrame[Numbers], known: Numbers, boxes: Boxes, more: int) -
 def _placed(
     cuts: _Cuts, body_at: Numbers, rows: Numbers, offsets: Sequence[Offsets]
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Return the start and end of each row of intervals, the intervals of each image, and the positions of markers."""
+    """Return the start and end of each row of intervals, each image's number of intervals, and marker positions."""
     lengths = np.array(list(map(len, offsets)), np.int64)
     all_offsets = np.concatenate(offsets).astype(np.int64, copy=False) if len(offsets) else np.empty(0, np.int64)
     picture, row = _counted(rows)

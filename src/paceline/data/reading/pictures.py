@@ -1,4 +1,6 @@
-"""Decoding of images into batches. Only the part that a crop needs is decoded, and resized directly into its slot.
+"""Decoding of images into batches.
+
+Only the part that a crop needs is decoded, and resized directly into the image's slot of the batch array.
 
 simplejpeg (libjpeg-turbo) decodes, OpenCV enlarges and torch shrinks images; all of them release the GIL. libjpeg's
 scaled decoding is not used: at any factor other than 1/2, 1/4 and 1/8 it is slower than decoding all pixels.
@@ -121,7 +123,9 @@ class Decoder:
         return pixels
 
     def part(self, data: memoryview, parts: Parts, picture: int, box: Box) -> Pixels:
-        """Decode a box of a JPEG that can be cut, or all of it if simplejpeg does not support its chroma subsampling.
+        """Return the pixels of a box of a JPEG that can be cut.
+
+        If simplejpeg does not support the chroma subsampling, the whole image is decoded.
 
         Args:
             data: The bytes of the whole file.

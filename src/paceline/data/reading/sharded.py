@@ -112,7 +112,7 @@ class ShardedDataset:
         return self._folder if isinstance(self._folder, RemoteFolder) else None
 
     def reading(self) -> Reading:
-        """Return a reader of pieces."""
+        """Return an object that reads pieces of shards."""
         return self._folder.reading(self.index)
 
     def piece(self, block: int) -> Piece:
@@ -241,7 +241,7 @@ class ShardedDataset:
 def sample_of(
     dataset: ShardedDataset, number: int, columns: Sequence[Column], *, exact: bool = False
 ) -> dict[str, Any]:
-    """Return some values of a sample by column.
+    """Return the values of a sample in some columns, as a dict by column.
 
     Args:
         dataset: The dataset.

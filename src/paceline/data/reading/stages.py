@@ -69,7 +69,7 @@ class StageClock:
 
     @contextmanager
     def batch(self) -> Iterator[Lap]:
-        """Return a context that times a batch, if it is its turn, and adds the times at the end."""
+        """Return a context for a batch that times every eighth batch, and adds the times at the end."""
         with self._lock:
             timed = self._batches % _TIMED == 0
             self._batches += 1

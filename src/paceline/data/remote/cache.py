@@ -166,7 +166,7 @@ class Cache:
             os.pwrite(file, _HELD.pack(held), 0)
 
     def _make_room(self) -> bool:
-        """Delete a quarter of the cached bytes because the disk is full, and return whether there were any."""
+        """Delete a quarter of the cached bytes because the disk is full, and return whether any were deleted."""
         with suppress(OSError), self._counted() as (file, held):
             left = self._evict(held * 3 // 4)
             os.pwrite(file, _HELD.pack(left), 0)

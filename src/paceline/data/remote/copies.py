@@ -69,7 +69,7 @@ def is_complete(folder: Path) -> bool:
 
 
 def staging_folder(url: str, conversion: str) -> Path:
-    """Return the local folder for the files of a conversion into a store; a resumed conversion gets the same one.
+    """Return the local folder for the files of a conversion into a store; a resumed conversion gets the same folder.
 
     Args:
         url: The destination in the store.

@@ -105,7 +105,7 @@ class RemoteFolder:
         return read_index(shard.file, bytes(packed))
 
     def part(self, piece: Piece, begin: int, length: int, index_of: IndexOf) -> memoryview:
-        """Return bytes of a piece; the pieces that were read last stay in memory.
+        """Return `length` bytes of a piece of a shard; the pieces that were read last stay in memory.
 
         Args:
             piece: The piece.
@@ -121,7 +121,7 @@ class RemoteFolder:
         return data[begin - piece.begin : begin - piece.begin + length]
 
     def reading(self, index_of: IndexOf) -> RemoteReading:
-        """Return a reader of pieces."""
+        """Return an object that reads pieces of shards."""
         return RemoteReading(self, index_of)
 
     def copy(self, name: str, size: int, to: Path) -> None:
@@ -148,7 +148,7 @@ class RemoteFolder:
 
         Args:
             number: The number of the shard.
-            offset: The offset in the shard's index and data, in this order.
+            offset: The byte offset in the index of the shard followed by its data: 0 is the index.
             stop: Ends the wait.
         """
         if self._cache is None:
@@ -156,7 +156,7 @@ class RemoteFolder:
         return self._cache.turn(self._before[number] + offset, stop, 2 * self.settings.request_s)
 
     def keep(self, name: str, data: bytes | bytearray | memoryview) -> None:
-        """Write a piece to the cache, if there is one; count pieces without room."""
+        """Write a piece to the cache, if there is one; count the pieces for which the cache has no room."""
         if self._cache is not None and not self._cache.keep(name, data):
             self.counts.not_kept += 1
 
@@ -238,7 +238,7 @@ class RemoteReading:
     def _fetch(self, piece: Piece, into: memoryview, index: ShardIndex) -> int | None:
         """Fetch a piece; return None if its checksums match, else the number of bytes received.
 
-        Which samples of a damaged piece are bad is found when they are used.
+        The bad samples of a damaged piece are found when they are used.
         """
         done = 0
         for _ in range(_LOOKS):

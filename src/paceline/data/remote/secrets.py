@@ -24,7 +24,7 @@ def shown_url(url: str) -> str:
 def parted(url: str) -> tuple[str, str]:
     """Split an HTTP URL into the URL without query and the query with its ``?``; other URLs get an empty query.
 
-    The query, which may be a signature, is appended to the URL of each object.
+    The query, which can be a signature, is appended to the URL of each object.
     """
     base, mark, query = url.partition("?")
     return (base, mark + query) if mark and url.startswith(("http://", "https://")) else (url, "")

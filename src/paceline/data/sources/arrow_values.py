@@ -42,7 +42,7 @@ def merged_schema(schemas: Sequence[Any], files: Sequence[Path]) -> Any:
 
 
 def kind_of_type(own: Any) -> ColumnKind:
-    """Return the column kind for values of a type; files and bytes become "bytes"."""
+    """Return the column kind for values of an Arrow type; files and bytes become "bytes"."""
     from pyarrow import types
 
     if types.is_integer(own) or types.is_boolean(own):

@@ -56,7 +56,7 @@ class Coco:
 
     @property
     def version(self) -> str:
-        """A fingerprint that changes if the JSON file changes, or the modification time of an image."""
+        """A fingerprint that changes if the JSON file or the modification time of an image changes."""
         return f"{self._files.version} {hashlib.sha256(self._path.read_bytes()).hexdigest()}"
 
     @property

@@ -29,7 +29,7 @@ _PROBED = 16  # samples that determine columns and sizes
 
 
 class DatasetSource:
-    """The dataset behind a name such as ``my_module:train_set``, which is a dataset or a function that returns one."""
+    """The samples of a dataset named such as ``my_module:train_set``; a named function must return the dataset."""
 
     version = ""
 
@@ -63,7 +63,7 @@ class DatasetSource:
 
     @cached_property
     def columns(self) -> Sequence[Column]:
-        """The columns of the first samples that can be read. A sample may lack values, or have None."""
+        """The columns of the first samples that can be read. A sample can lack values, or have None."""
         self._check_images()
         why: BadSample | None = None
         kinds: dict[str, ColumnKind | None] = {}

@@ -67,7 +67,7 @@ class Files:
         return self.files[number]
 
     def sample(self, number: int) -> Sample:
-        """Return the bytes of a file, unchanged, and its other values.
+        """Return the bytes of a file, unchanged, and the sample's values of the other columns.
 
         Raises:
             BadSample: The file cannot be read or is empty.
@@ -135,7 +135,7 @@ def size_of(path: Path) -> int:
 
 
 def times_of(files: Sequence[Path]) -> str:
-    """Return a digest of the modification times of files, because content may change without a change of size."""
+    """Return a digest of the modification times of files, because content can change without a change of size."""
     digest = hashlib.sha256()
     for file in files:
         with suppress(OSError):  # reading the file gives an error

@@ -192,7 +192,7 @@ def _others(folder: Path, files: Sequence[Path]) -> list[str]:
 
 
 def _is_data(path: Path) -> bool:
-    """Return whether a file may be data: not hidden, and no description such as those of Hugging Face's datasets."""
+    """Return whether a file can be data: it is not hidden and does not describe data, as `dataset_info.json` does."""
     return not path.name.startswith(".") and path.name not in (_STATE, _INFO, COLUMNS_FILE)
 
 

@@ -27,7 +27,8 @@ SPLITS = ("train", "training", "val", "valid", "validation", "test", "testing", 
 def image_folder(root: Path, classes: Sequence[str] | None = None) -> Files:
     """List the images in the subfolders of a folder; the names of the subfolders are the classes.
 
-    If all images are in the folder itself, they have no labels. A folder without images may have audio or video files.
+    If all images are in the folder itself, they have no labels. If there are no images, audio or video files are listed
+    instead.
 
     Args:
         root: The folder.
@@ -61,7 +62,7 @@ def image_folder(root: Path, classes: Sequence[str] | None = None) -> Files:
 
 
 def image_files(root: Path) -> tuple[list[str], list[str]]:
-    """Return the images in the subfolders of a folder, or else those in the folder itself; and all files.
+    """Return the images in the subfolders of a folder (or else in the folder itself), and all files.
 
     Raises:
         UsageError: There are no images, audio or video files.

@@ -67,7 +67,7 @@ class Tables:
 
     @cached_property
     def _groups(self) -> tuple[list[tuple[int, int]], np.ndarray]:
-        """The file and row group of each row group, and the number of its first row."""
+        """The index of the file and the index in the file of each row group, and the number of its first row."""
         found, sizes = [], []
         for number, file in enumerate(self._opened):
             found += [(number, group) for group in range(len(file.rows))]

@@ -24,7 +24,7 @@ Values = list[str | int | float | None]
 
 
 def file_table(path: Path, classes: Sequence[str] | None = None) -> Files:
-    """List the files of a CSV file with a column of paths, which are relative to it.
+    """List the files that a CSV file names in a column of paths, which are relative to the folder of the CSV file.
 
     Args:
         path: The CSV file.

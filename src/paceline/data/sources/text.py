@@ -56,7 +56,7 @@ class TextOptions:
         """Skip a document that cannot be read.
 
         Raises:
-            BadText: Documents must not be skipped.
+            BadText: Unreadable documents are not skipped.
         """
         if self.bad is None:
             raise error
@@ -108,7 +108,7 @@ def fingerprint(path: Path, tokenizer: str, text_field: str = FIELD) -> str:
 
 
 def _sampled_content(path: Path) -> bytes:
-    """Return a digest of parts of a file, because it may change and keep its size."""
+    """Return a digest of parts of a file, because content can change without a change of size."""
     digest, size = hashlib.sha256(), path.stat().st_size
     with path.open("rb") as file:
         for part in range(_PARTS):

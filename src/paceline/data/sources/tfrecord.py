@@ -1,7 +1,8 @@
 """Conversion source: TFRecord files of `Example`s. Each feature becomes a column; bytes of an image become an image.
 
 A feature does not tell whether bytes are text, JSON or an array. The file `columns.json`, which `paceline data export`
-writes beside the records, tells it. Without this file, the kinds are derived from the first records.
+writes beside the records, gives the kinds of the columns. Without this file, the kinds are derived from the first
+records.
 """
 
 from __future__ import annotations

@@ -165,7 +165,7 @@ def _number(name: str, data: bytes, column: Column) -> int | float:
 
 
 def _alike(suffixes: Sequence[str], names: Mapping[str, str]) -> set[str]:
-    """Return the suffixes of a sample whose files would belong to the same column."""
+    """Return the suffixes that share a column name with another suffix; `names` maps a suffix to a column name."""
     called = [names[suffix] for suffix in suffixes]
     return {suffix for suffix in suffixes if called.count(names[suffix]) > 1}
 
