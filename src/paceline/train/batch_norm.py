@@ -105,7 +105,7 @@ def normalised(input: Any, total: Total, settings: tuple[Any, Any, float, float]
 
 
 def scaled(normal: Any, weight: Any, bias: Any) -> Any:
-    """Return normalised values times the weight of each channel plus its bias; either may be None."""
+    """Return normalised values times the weight of each channel plus its bias; weight and bias can be None."""
     shape = _shape(normal)
     found = normal if weight is None else normal * weight.view(shape)
     return found if bias is None else found + bias.view(shape)

@@ -78,7 +78,7 @@ class Order:
             number += 1
 
     def _stream(self) -> random_states.State:
-        """Return the random states that a sampler on the CPU may draw from."""
+        """Return the random states that a sampler on the CPU can draw from."""
         import torch
 
         return {"cpu": torch.get_rng_state(), **random_states.of_host()}
@@ -90,7 +90,7 @@ class Order:
         return torch.get_rng_state(), None if self._generator is None else self._generator.get_state()
 
     def go_on(self, skip: int, begun: Drawn) -> None:
-        """Make the next epoch start in the middle of one.
+        """Make the next epoch the rest of an epoch that was already used in part.
 
         Args:
             skip: The number of batches of that epoch that were already used.
@@ -99,7 +99,7 @@ class Order:
         self.skip, self._again = skip, begun
 
     def set_generator(self, state: Any) -> None:
-        """Set the state of the sampler's own generator, if both exist."""
+        """Set the state of the sampler's own generator, if the sampler has one and `state` is not None."""
         if self._generator is not None and state is not None:
             self._generator.set_state(state)
 

@@ -150,7 +150,7 @@ class Weights:
                 tensor.register_hook(partial(_cleared, nothing))
 
     def add(self, loss: Any) -> None:
-        """Add a loss that was already multiplied to the sum of losses."""
+        """Add a loss, which was already multiplied by its weight, to the sum of losses."""
         self._losses = self._losses + loss.detach()
 
     def factor(self) -> Any:

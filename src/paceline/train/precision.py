@@ -171,10 +171,10 @@ class LossScale:
             self._finite_steps = 0
 
     def state_dict(self) -> dict[str, float]:
-        """Return the state for a checkpoint."""
+        """Return the scale and the numbers of skipped and finite steps, for a checkpoint."""
         return {"value": self.value, "skipped": self.skipped, "finite_steps": self._finite_steps}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Restore the state from a checkpoint."""
+        """Restore the scale and the numbers of skipped and finite steps from a checkpoint."""
         self.value, self.skipped = float(state["value"]), int(state["skipped"])
         self._finite_steps = int(state["finite_steps"])

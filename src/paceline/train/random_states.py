@@ -136,7 +136,7 @@ class Split:
     """
 
     def __init__(self, rank: int, device: Any) -> None:
-        """Create the state of one rank.
+        """Create the separate random numbers of one rank.
 
         Args:
             rank: The index of the rank in its tp group.

@@ -65,7 +65,7 @@ class SampleBytes(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchContext:
-    """The objects that make batches of a sharded dataset."""
+    """The objects from which batches of a sharded dataset are made: dataset, blocks in memory, clock and cache."""
 
     dataset: ShardedDataset
     store: BlockStore

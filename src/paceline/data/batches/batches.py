@@ -50,7 +50,7 @@ class SampleBatches:
         exact: bool,
         draws: bool,
     ) -> None:
-        """Prepare the decoder.
+        """Store the arguments, and create the decoder of images.
 
         Args:
             context: The dataset, its blocks in memory, and the caches.

@@ -20,7 +20,7 @@ _log = logging.getLogger("paceline.data")
 
 
 class Skipped(Exception):
-    """All samples of a batch are bad."""
+    """Raised if all samples of a batch are bad, and bad samples are skipped."""
 
 
 @dataclass(frozen=True)

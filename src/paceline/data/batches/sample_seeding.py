@@ -38,7 +38,7 @@ def seed_generators(seeds: tuple[int, int], number: int, own: Sequence[Any] = ()
 
 
 def batch_getter(dataset: Any) -> Callable[[list[int]], Sequence[Any]] | None:
-    """Return the method `__getitems__` of a dataset, which returns a batch in one call as in a `DataLoader`, or None.
+    """Return a dataset's method `__getitems__`, which returns all samples of a batch in one call; None without it.
 
     A `Subset` has this method even if the dataset inside has none. Then None is returned, and samples are made one by
     one, so that each is seeded by its own number.
@@ -81,7 +81,7 @@ def at_once(get: Callable[[list[int]], Sequence[Any]] | None, numbers: list[int]
 
 @contextmanager
 def own_draws(seeds: tuple[int, int] | None, own: Sequence[Any] = ()) -> Iterator[Callable[[int], None]]:
-    """Return a context with a function that seeds all generators for a sample; at the end they are restored.
+    """Return a context with a function that seeds all generators for a sample; at the end the generators are restored.
 
     Args:
         seeds: The seed and the epoch; None if samples draw no random numbers, and then nothing is seeded.

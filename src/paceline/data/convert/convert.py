@@ -229,7 +229,7 @@ def fingerprint(source: Source, options: Options) -> str:
 
 
 def _content(source: Source, number: int) -> bytes:
-    """Return a digest of the content of a sample, because a file may change and keep its size."""
+    """Return a digest of the content of a sample, because a file can change and keep its size."""
     try:
         sample = source.sample(number)
     except BadSample as error:
@@ -280,7 +280,7 @@ def _check_space(dest: Path, size: int) -> None:
 
 
 def _finished(task: _Task) -> _Made | None:
-    """Return the shard of a task that an interrupted conversion has finished, or None if it is missing or changed."""
+    """Return the shard of a task if an interrupted conversion has finished it and it is unchanged, else None."""
     note = finished(task.path)
     if note is None:
         return None

@@ -31,7 +31,7 @@ def jpegtran() -> str | None:
 
 
 def in_intervals(data: bytes) -> bytes:
-    """Return a JPEG with the same pixels and with restart markers; if that is not possible, return it unchanged.
+    """Return a JPEG with the same pixels and with restart markers; if that is not possible, return the JPEG unchanged.
 
     Raises:
         EnvironmentFault: jpegtran could not be started, or was killed, so another try can give other bytes.

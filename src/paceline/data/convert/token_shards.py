@@ -202,7 +202,7 @@ def _more(folder: Path, done: _Done, far: tuple[int, int], held: Sequence[NDArra
 
 
 def _file(folder: Path, done: _Done) -> Path:
-    """Return the path of the next file."""
+    """Return the path of the next file of tokens to write."""
     return folder / f"tokens-{len(done.shards):06d}.npy"
 
 

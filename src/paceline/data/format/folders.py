@@ -98,19 +98,19 @@ class Piece(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """The result of a read."""
+    """The result of a read: the number of bytes, and whether they came from a disk or a store."""
 
     bytes: int  # read; fewer than requested if the file ends before
     stage: str  # "read" from a disk, or "fetch" from a store
 
 
 class Reading(Protocol):
-    """Reads pieces of shards; several threads at once."""
+    """Reads pieces of shards; several threads can read at once."""
 
     readers: int  # the least number of reader threads
 
     def fill(self, piece: Piece, into: memoryview) -> Filled:
-        """Read a piece into a buffer of its length.
+        """Read a piece of a shard into a buffer as long as the piece.
 
         Raises:
             LostPart: The piece cannot be read.
@@ -165,7 +165,7 @@ class Folder(Protocol):
 
 
 class LocalFolder:
-    """A folder on this machine."""
+    """The folder of a sharded dataset on this machine."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -173,7 +173,7 @@ class LocalFolder:
 
     @property
     def address(self) -> str:
-        """The path."""
+        """The path of the folder."""
         return str(self.path)
 
     def contents(self) -> Contents:
@@ -222,7 +222,7 @@ class LocalReading:
         self._free: list[tuple[int, int]] = []  # shard and open file, the last used at the end
 
     def fill(self, piece: Piece, into: memoryview) -> Filled:
-        """Read a piece into a buffer of its length."""
+        """Read a piece of a shard into a buffer as long as the piece."""
         try:
             with self._file(piece.shard) as file:
                 return Filled(_read(file, piece.begin, into), "read")

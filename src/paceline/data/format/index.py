@@ -102,7 +102,7 @@ class Growing:
                 own.intervals.append(intervals)
 
     def packed(self) -> bytes:
-        """Return the bytes of the archive."""
+        """Return the index as the bytes of a NumPy archive."""
         arrays: dict[str, Array] = {"name": np.frombuffer(_APART.join(self._names).encode(*_CODE), np.uint8)}
         for column in self._columns:
             if column.is_number:
@@ -157,7 +157,7 @@ def _picture(value: Payload) -> tuple[str, JpegFrame[int], NDArray[np.int32]]:
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """The index of a shard, after reading."""
+    """The index of a shard, as arrays in memory."""
 
     shard: str
     arrays: Mapping[str, Array]

@@ -18,7 +18,7 @@ class LoaderIterator:
     """A loop over an epoch. The end of the loop, or the deletion of this object, releases threads and files."""
 
     def __init__(self, made: Generator[Any], handed: Callable[[float, Any], None]) -> None:
-        """Start an epoch.
+        """Create a loop over the batches of one epoch.
 
         Args:
             made: Yields the batches of the epoch.
@@ -39,7 +39,7 @@ class LoaderIterator:
         return self._next_data()
 
     def _next_data(self) -> Any:
-        """Wait for the next batch. The name is that of torch's iterators, by which `paceline run` recognizes them."""
+        """Wait for the next batch. `paceline run` finds this method by its name, which torch's iterators also use."""
         self._taken += 1
         begun = 0.0 if self._taken % _HANDED else time.thread_time()
         try:

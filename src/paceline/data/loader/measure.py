@@ -36,7 +36,7 @@ _LONGEST_S = 5.0  # the longest wait for that, as other threads may be busy
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """The median, minimum and maximum of several rounds."""
+    """The median, minimum and maximum of a value over several rounds."""
 
     value: float
     low: float
@@ -63,7 +63,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """The measurement of one round."""
+    """The number of samples, the wall time and the CPU time of one round."""
 
     samples: int
     wall_s: float
@@ -177,12 +177,12 @@ def settled() -> float:
 
 
 def around(values: Sequence[float]) -> Around:
-    """Return the median, minimum and maximum of the rounds."""
+    """Return the median, minimum and maximum of the values of the rounds."""
     return Around(value=statistics.median(values), low=min(values), high=max(values), count=len(values))
 
 
 def _limit_of(dataset: ShardedDataset, crop: Crop | None) -> Callable[[int], float] | None:
-    """Return a function that only decodes and resizes images and returns the CPU time per image in ms, or None.
+    """Return a function that measures the CPU time per image, in ms, of decoding and resizing alone.
 
     The function gets a number of threads, the same as the loader's, because cores that share a cache or arithmetic
     units slow each other down. Without images or a crop, None is returned.
@@ -224,7 +224,7 @@ class _Cut:
 
 
 def _pictures(dataset: ShardedDataset, column: str, crop: Crop) -> list[_Cut]:
-    """Return JPEGs of known size, spread over the dataset, or from its start if it is in a store."""
+    """Return JPEGs of known size, spread over the dataset, or from its start if the dataset is in a store."""
     count = min(_LIMIT_PICTURES, len(dataset))
     last = count if dataset.remote is not None else len(dataset)  # neighbouring samples are fetched together
     ids = np.linspace(0, last - 1, count).astype(np.int64)

@@ -72,7 +72,7 @@ class AutoPacer:
             self._reading_s += waited_s
 
     def taken(self, waited_s: float) -> None:
-        """Note that the training took a batch after a wait, and end the window if it is long enough."""
+        """Note that the training took a batch after a wait, and end the window of measurements if it is long enough."""
         now, last = time.perf_counter(), self._last
         self._last = now
         if last is None:

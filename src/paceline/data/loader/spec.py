@@ -120,7 +120,7 @@ class LoaderSpec:
         return ShardedSamples(self.data, self.columns, self.function, exact=self.exact)
 
     def order(self, at: Position) -> EpochOrder | MixedOrder:
-        """Return the order of the epoch of a position."""
+        """Return the order of samples in the epoch of a position."""
         shuffle = Shuffle(seed=at.seed, window=at.window, lanes=at.lanes) if at.shuffle else None
         if self.mix is not None:
             return self.mix.order(shuffle, at.seed, at.epoch)
@@ -130,7 +130,7 @@ class LoaderSpec:
 
     @property
     def replacements(self) -> int | Numbers:
-        """The number of samples, or the numbers of the samples that may replace bad ones."""
+        """The samples that may replace bad ones: the number of samples if all may, else the selected sample numbers."""
         return len(self.data) if self.numbers is None else self.numbers
 
     def maker(self, context: BatchContext, arrays: ArrayPool, *, alone: bool) -> Maker:

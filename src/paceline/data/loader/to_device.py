@@ -217,7 +217,7 @@ def each_tensor(batch: Any, change: Callable[[Any], Any], movable: Callable[[Any
 
 
 def _each_field(one: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a copy of a dataclass, which may be frozen, with each field replaced."""
+    """Return a copy of a dataclass object, frozen or not, with each field replaced."""
     changed = copy.copy(one)
     for field in fields(one):
         object.__setattr__(changed, field.name, change(getattr(one, field.name)))

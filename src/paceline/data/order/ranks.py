@@ -108,7 +108,7 @@ def _of_store() -> int | None:
 
 @cache
 def _told(of: int, world: int) -> int:
-    """Publish this rank's host in the store once, wait for the other ranks, and return the number on this host."""
+    """Publish this rank's host in the store once, wait for other ranks, and return the number of ranks on the host."""
     store, _ = _store()
     own = f"{_RANKS}/{socket.gethostname()}"
     store.add(own, 1)

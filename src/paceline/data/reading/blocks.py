@@ -124,7 +124,7 @@ class BlockStore:
             reader.start()
 
     def want(self, blocks: Sequence[int]) -> None:
-        """Set the next blocks, in the order in which they are needed.
+        """Set the blocks to read next, in the order in which they are needed.
 
         A block that was in the call before the last, and in neither of the two later calls, is released: no thread uses
         it any more.
@@ -164,7 +164,7 @@ class BlockStore:
 
     @property
     def foreseen(self) -> int:
-        """How many samples after the planned ones to request too, because an object store is slow; 0 for a disk."""
+        """How many samples beyond the planned steps to request, because an object store is slow; 0 for a disk."""
         if not self._reading.readers:
             return 0
         blocks = self._dataset.blocks

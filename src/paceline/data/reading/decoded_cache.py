@@ -60,7 +60,7 @@ class DecodedCache(Protocol):
 
     @property
     def use(self) -> CacheUse:
-        """The content of the cache and its limit."""
+        """How much the cache holds, and its limit."""
 
     def close(self) -> None:
         """Release memory and close files; cached files stay on the disk."""
@@ -98,7 +98,7 @@ class InMemory:
 
     @property
     def use(self) -> CacheUse:
-        """The content of the cache and its limit."""
+        """How much the cache holds, and its limit."""
         return CacheUse(where="ram", samples=len(self._kept), bytes=self._bytes, most_bytes=self._most, trouble=None)
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class OnDisk:
 
     @property
     def use(self) -> CacheUse:
-        """The content that this process has written or read, and the limit."""
+        """How much this process has written or read, and the limit."""
         return CacheUse(
             where=str(self._folder.parent),
             samples=int(self._there.sum()),

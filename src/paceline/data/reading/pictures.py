@@ -42,7 +42,7 @@ class Decoder:
     """Decodes images; each thread has its own buffer."""
 
     def __init__(self, *, exact: bool = False) -> None:
-        """Import the libraries.
+        """Import the decoding libraries.
 
         Args:
             exact: Whether to decode bit for bit as PIL does. Otherwise a faster transform is used, and subsampled

@@ -60,7 +60,7 @@ class NoLap(Lap):
 
 
 class StageClock:
-    """Sums the times of stages; threads may use it at the same time."""
+    """Sums the times of stages; several threads can use it at the same time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class StageClock:
 
     @contextmanager
     def batch(self) -> Iterator[Lap]:
-        """Return a context for a batch that times every eighth batch, and adds the times at the end."""
+        """Return a context for making a batch. Every eighth batch is timed, and its times are added at the end."""
         with self._lock:
             timed = self._batches % _TIMED == 0
             self._batches += 1

@@ -39,7 +39,7 @@ _FIRST_LOOK_S, _LONGEST_LOOK_S = 0.01, 0.2  # pauses between attempts to lock
 
 
 class Cache:
-    """The cached pieces of one dataset; the budget is for all datasets in the folder together."""
+    """The cached pieces of shards of one dataset; the budget in bytes is for all datasets in the folder together."""
 
     def __init__(self, folder: Path, dataset: str, most_bytes: int | None) -> None:
         """Open a cache, and create its folder.
@@ -121,7 +121,7 @@ class Cache:
 
     @contextmanager
     def turn(self, number: int, stop: Stop, longest_s: float) -> Iterator[None]:
-        """Return a context that holds the lock of a piece, so that only one process of this machine fetches it.
+        """Return a context that holds the lock of a piece, so that only one process of this machine fetches the piece.
 
         Args:
             number: A number that is different for each piece: the byte to lock.

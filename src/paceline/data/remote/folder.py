@@ -38,7 +38,7 @@ class RemoteFolder:
     """A dataset in an object store."""
 
     def __init__(self, url: str, settings: RemoteSettings, store: Store | None = None) -> None:
-        """Open a dataset without a request.
+        """Prepare to read a dataset; no request is made yet.
 
         Args:
             url: The URL, in fsspec's form.
@@ -61,7 +61,7 @@ class RemoteFolder:
 
     @property
     def cache(self) -> Cache | None:
-        """The cache on the local disk; None without one, and before `contents` was called."""
+        """The cache on the local disk; None without a cache, and before `contents` was called."""
         return self._cache
 
     def contents(self) -> Contents:
@@ -196,7 +196,7 @@ class RemoteReading:
         self.readers = folder.settings.requests
 
     def fill(self, piece: Piece, into: memoryview) -> Filled:
-        """Read a piece into a buffer of its length.
+        """Read a piece of a shard into a buffer as long as the piece.
 
         Returns:
             The number of bytes, fewer if the shard is truncated, and "read" or "fetch" for the disk or the store.

@@ -55,7 +55,7 @@ class FsspecStore:
         self._open()
 
     def ask(self, name: str, begin: int | None, end: int | None) -> Future[bytes]:
-        """Start to fetch an object or a range of its bytes, as in `Store`."""
+        """Start to fetch an object or a range of its bytes, and return the future of the bytes."""
         system, folder = self._open()
         path = f"{folder}/{name}{self._query}"
         span = {} if begin is None else {"start": begin, "end": end}

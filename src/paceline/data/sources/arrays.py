@@ -48,7 +48,7 @@ class Arrays:
 
     @property
     def reads_groups(self) -> bool:
-        """Whether rows are read in groups, as HDF5 and Zarr read whole chunks."""
+        """Whether rows are read in groups, because HDF5 and Zarr read whole chunks."""
         return self.form != "npy"
 
     def __reduce__(self) -> tuple[type[Arrays], tuple[Path, Form]]:

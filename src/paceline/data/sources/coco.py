@@ -61,7 +61,7 @@ class Coco:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Messages about what is not converted: other parts of the file, and fields of its categories."""
+        """Messages about what is not converted: other parts of the file, and other fields of the categories."""
         parts = [name for name in self._told if name not in _LISTS]
         parts += sorted(
             {f"categories.{name}" for one in self._told["categories"] for name in one if name not in _NAMED}
@@ -142,7 +142,7 @@ def _by_image(path: Path, told: Mapping[str, Any], labels: Mapping[Any, int]) ->
 
 
 def _root(path: Path, images: Sequence[Mapping[str, Any]]) -> Path:
-    """Return the folder that contains most of the images, from a list of folders near the JSON file.
+    """Return the folder that contains most of the images, among some folders near the JSON file.
 
     Raises:
         UsageError: No image is found.

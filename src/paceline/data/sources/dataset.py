@@ -29,7 +29,7 @@ _PROBED = 16  # samples that determine columns and sizes
 
 
 class DatasetSource:
-    """The samples of a dataset named such as ``my_module:train_set``; a named function must return the dataset."""
+    """A dataset with a name such as ``my_module:train_set``, or the one that a function with such a name returns."""
 
     version = ""
 
@@ -114,7 +114,7 @@ class DatasetSource:
         return int(np.mean(sizes or [0]))
 
     def size(self, number: int) -> int:
-        """Return the mean size of some samples, in bytes."""
+        """Return the mean size of some samples in bytes, as an estimate for each sample."""
         return self._usual_size
 
     def name(self, number: int) -> str:

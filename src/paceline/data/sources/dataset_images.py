@@ -22,7 +22,7 @@ _OF_JPEG = ("L", "RGB", "CMYK")  # the modes that JPEG supports
 
 
 def image_payload(picture: Any, written: Written | None) -> Payload:
-    """Return the bytes of an image: its original file if possible, else its pixels in a format.
+    """Return the bytes of an image: its original file if possible, else its pixels as PNG or JPEG.
 
     Args:
         picture: A PIL image.

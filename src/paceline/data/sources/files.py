@@ -170,7 +170,7 @@ def _below(folder: Path, above: tuple[str, ...]) -> Iterator[str]:
 
 
 def listed(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the sorted names of the files and of the folders in a folder; errors are those of `files_below`."""
+    """Return the sorted names of the files and of the folders in a folder; raise the same errors as `files_below`."""
     files, folders = list[str](), list[str]()
     try:
         with os.scandir(folder) as entries:

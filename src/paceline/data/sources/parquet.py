@@ -24,7 +24,7 @@ _END = b"\xff\xff\xff\xff\0\0\0\0"  # the end mark of an Arrow stream
 
 @dataclass(frozen=True)
 class Tables:
-    """The rows of some files, as samples."""
+    """The rows of Parquet or Arrow files, as samples."""
 
     files: Sequence[Path]
     arrow: bool = False  # whether the files are Arrow (Feather), not Parquet

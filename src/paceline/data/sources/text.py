@@ -236,7 +236,7 @@ def _of_json(path: Path, options: TextOptions) -> Iterator[Text]:
 
 
 def _of_record(name: str, record: bytes, options: TextOptions) -> Iterator[Text]:
-    """Yield the text of a JSON record, or nothing if it has no text and is skipped."""
+    """Yield the text of a JSON record, or nothing if the record has no text and is skipped."""
     try:
         try:
             found = msgspec.json.decode(record)

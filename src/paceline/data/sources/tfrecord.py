@@ -39,7 +39,7 @@ class ExportedColumns(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Records:
-    """The records of some files, as samples."""
+    """The records of TFRecord files, as samples."""
 
     files: Sequence[Path]
     file: np.ndarray  # for each record the index of its file
@@ -64,7 +64,7 @@ class Records:
 
     @cached_property
     def columns(self) -> Sequence[Column]:
-        """The columns of the first records; a record may lack values."""
+        """The columns of the first records; a record can lack values."""
         kinds: dict[str, ColumnKind] = {
             key: "array" if key in self._lists else _kind(values) for key, values in self._known.items()
         }

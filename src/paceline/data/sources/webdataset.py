@@ -52,7 +52,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Tars:
-    """The samples of some tars."""
+    """The samples in tars of WebDataset's form."""
 
     files: Sequence[Path]
     groups: Sequence[Group]
@@ -86,7 +86,7 @@ class Tars:
 
     @cached_property
     def columns(self) -> Sequence[Column]:
-        """The columns; a sample may lack values."""
+        """The columns; a sample can lack values."""
         return list({column.name: column for column in self._by_suffix.values()}.values())
 
     @cached_property

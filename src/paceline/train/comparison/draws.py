@@ -48,7 +48,7 @@ class Exchanged(Exception):
 
 @dataclass
 class Recorded:
-    """The draws of one rank."""
+    """The random draws of one rank."""
 
     draws: list[tuple[int, int, str, Any]] = field(default_factory=list)  # micro-batch, stage, operation, result
     at: tuple[int, int] = (0, 0)  # micro-batch and stage of the forward that runs
@@ -200,7 +200,7 @@ def _joined(draw: Draw, shape: Any) -> Any:
 
 
 def _along(values: dict[Place, Any], axis: int, dimension: int | None, name: str) -> dict[Place, Any]:
-    """Return values with one axis removed: concatenated along a dimension, or one of them if all are equal."""
+    """Return the values without one axis of the ranks: joined along a dimension, or one of them if all are equal."""
     import torch
 
     rest: dict[Any, list[Any]] = {}

@@ -21,7 +21,7 @@ class NotJoinable(Exception):
 
 
 def count(values: Any) -> int:
-    """Return the number of samples in inputs: the size of dimension 0 of the first tensor that has one; 0 if none."""
+    """Return the number of samples in inputs: the size of dimension 0 of the first tensor that is not a scalar."""
     if isinstance(values, list) and values and all(hasattr(value, "ndim") for value in values):
         return len(values)
     if isinstance(values, Mapping):
@@ -103,7 +103,7 @@ def _join(values: list[Any], dimension: int, size: int | None) -> Any:
 
 
 def slices(shape: Any, value: Any, world: World, *, joined: bool) -> Iterator[Any]:
-    """Yield the slices of a tensor of the whole model that may correspond to this rank's tensor.
+    """Yield the slices of a tensor of the whole model that can correspond to this rank's tensor.
 
     Args:
         shape: The shape of this rank's tensor.

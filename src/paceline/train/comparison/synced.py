@@ -47,7 +47,7 @@ def _owners(of_held: dict[str, Any], group: Any) -> dict[str, int]:
 
 
 def full(value: Any) -> Any:
-    """Return the whole of a tensor that is split over ranks; a collective of these ranks."""
+    """Return the full, dense tensor of a tensor that can be split over ranks; a collective of these ranks."""
     found = value.detach()
     found = found.full_tensor() if hasattr(found, "full_tensor") else found
     return found.to_dense() if found.is_sparse else found

@@ -39,7 +39,7 @@ class Trial(Protocol):
     """One run of both models for the comparison."""
 
     def on_ranks(self) -> Any:
-        """Run the split model; return the factor for its gradients."""
+        """Run the split model; return the factor by which its gradients must be multiplied."""
 
     def on_one(self) -> None:
         """Run the whole model."""
@@ -191,7 +191,7 @@ class Forward:
         sum(of_one[1:], of_one[0]).backward()
 
     def _own(self, own: Any, whole: Any, weights: Any) -> tuple[Any, Any]:
-        """Return this rank's slice of an output of the whole model, and the same slice of its weights."""
+        """Return this rank's slice of an output of the whole model, and the same slice of its weights in the loss."""
         pieces = [
             list(samples.slices(own.shape, value, self._setting.world, joined=self._setting.joined))
             for value in (whole, weights)

@@ -223,7 +223,7 @@ class Rounds:
         return {}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take the loaded parameters of the model as the shared ones, and wait for all ranks."""
+        """Take the loaded parameters of the model as the shared parameters, and wait for all ranks."""
         del state
         with self._state:
             self._copy(self._made)

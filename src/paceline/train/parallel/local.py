@@ -24,7 +24,7 @@ from paceline.train.gradients import is_number
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """How often replicas are synchronized; table ``[local]`` of a recipe."""
+    """How often replicas are synchronized, and the outer optimizer; table ``[local]`` of a recipe."""
 
     every: int | None = None  # steps between synchronizations; None: gradients are averaged in each step
     outer_lr: float = 1.0

@@ -188,7 +188,7 @@ class Stages:
         return Stages(self.modules, *self._made_of)
 
     def run(self, inputs: Any, target: Any, loss: Callable[[Any, Any], Any]) -> list[Any]:
-        """Run a batch forward and backward.
+        """Run the forward and backward passes of a batch.
 
         Args:
             inputs: Tensor with samples in dimension 0; used on the rank of the first stage.

@@ -174,7 +174,7 @@ def set_sync(model: Any, on: bool) -> None:
 
 
 class _Unused:
-    """Removes the zero gradients that FSDP2 gives to parts, such as experts, that no rank used in a step.
+    """Removes the zero gradients that FSDP2 gives to submodules, such as experts, that no rank used in a step.
 
     An optimizer then skips these parameters, as it does on one process.
     """
@@ -190,7 +190,7 @@ class _Unused:
         self._called[number] = 1
 
     def forget(self) -> None:
-        """Set the gradients of parts that no rank called in this step to None."""
+        """Set the gradients of submodules that no rank used in this step to None."""
         import torch
 
         called, self._called = self._called, [0] * len(self._parts)

@@ -67,7 +67,7 @@ class Account:
             self._add_tensor(1, each)
 
     def note_state(self, module: Any, *, draws: bool) -> None:
-        """Add one buffer of a model and the settings of one of its submodules to the fourth digest.
+        """Add one buffer of a model and the settings of one of its submodules to the digest of buffers and settings.
 
         Each call takes the next buffer and the next submodule.
 

@@ -56,7 +56,7 @@ class Call:
         return type(self.module).__name__.removeprefix("FSDP")
 
     def ways_to_cut(self) -> Iterator[Call]:
-        """Yield this call, then variants that cut fewer tensors, as some may have no batch dimension."""
+        """Yield this call, then variants that cut fewer tensors, as some tensors can lack a batch dimension."""
         first = self.is_cut.index(True)
         others = [place for place, cut in enumerate(self.is_cut) if cut and place > first]
         square = [place for place in others if self.leaves[place].shape[1:2] == (self.rows,)]
@@ -77,7 +77,7 @@ class Call:
         return args, kwargs
 
     def shares(self) -> dict[str, list[int]]:
-        """Return how many rows, or valid targets, each rank has, by the name of the rule that weighs a loss by them.
+        """Return how many rows, or valid targets, each rank has, by the rule that weighs a loss by this count.
 
         A valid target is an element of 0 or more in a cut int64 input. Inputs with several dimensions have one more
         rule, which ignores the first position of each row.

@@ -32,7 +32,7 @@ _is_reading: list[Callable[[], bool]] = [lambda: False]
 
 
 def begin(place: Mapping[str, Any]) -> None:
-    """Patch the functions that start commands.
+    """Patch the functions that start commands, so that each command runs once, on rank 0.
 
     Args:
         place: The position of the rank: its number and the folder that the ranks share.
@@ -101,7 +101,7 @@ class _Shared:
         os.rename(f"{place}.new", place)
 
     def _followed(self, number: int, digest: str, action: Callable[[], Any]) -> Any:
-        """Return the result or raise the error of the command on rank 0; run it here if rank 0 ran another one."""
+        """Return the result or raise the error of the command on rank 0; run the command here if rank 0 ran another."""
         expected, is_result, found = pickle.loads(self._left(number))
         if expected != digest:
             return action()
@@ -111,7 +111,7 @@ class _Shared:
         raise found
 
     def _left(self, number: int) -> bytes:
-        """Wait for the result of rank 0, and return it pickled."""
+        """Wait for the result of rank 0, and return the pickled result."""
         while True:
             try:
                 with io.FileIO(f"{self._place}-{number}") as file:  # the write sandbox redirects `open` on this rank

@@ -149,7 +149,7 @@ class Exchange:
         return value
 
     def add_up_later(self, value: Any) -> Any:
-        """Start to sum a tensor over all ranks in place, in a process group of its own; returns torch's work handle."""
+        """Start to sum a tensor over all ranks in place, in a separate process group; return torch's work handle."""
         distributed = self.meet()
         if self._later is None:
             self._later = distributed.new_group()

@@ -171,7 +171,7 @@ class _Slot:
         return self._reference()
 
     def flat(self, torch: Any) -> Any:
-        """Return the gradient in one dimension, or zeros if there is none."""
+        """Return the gradient as a 1-D tensor, or zeros if there is none."""
         weight = self.weight
         if weight is None:
             return torch.zeros(self.length, dtype=self.kind[0], device=self.kind[1])
@@ -213,7 +213,7 @@ class _Bucket:
             slot.is_ready = False
 
     def flat(self, torch: Any) -> Any:
-        """Return all gradients in one dimension, followed by a flag (1 or 0) for each weight with a gradient."""
+        """Return all gradients as one 1-D tensor, then a flag for each weight: 1 if it has a gradient, else 0."""
         pieces = [slot.flat(torch) for slot in self.slots]
         having = pieces[0].new_tensor([float(slot.is_ready) for slot in self.slots])
         return torch.cat([*pieces, having])

@@ -60,7 +60,7 @@ def weighs_nothing(call: Call, way: Way) -> bool:
 
 
 def together(exchange: Exchange, call: Call, way: Way, result: Any) -> Any:
-    """Combine the outputs of all ranks; tensors that the model set elsewhere are combined when they are read.
+    """Combine the outputs of all ranks; tensors that the model stored elsewhere are combined when they are read.
 
     Args:
         exchange: The exchanges with the other ranks.

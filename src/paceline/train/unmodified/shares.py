@@ -17,7 +17,7 @@ Dealt = Mapping[str, Sequence[int]]
 
 
 def weights(dealt: Dealt) -> dict[str, list[float]]:
-    """Return the weights of the ranks by each rule.
+    """Return, for each rule, the weights of the ranks in a number such as the loss.
 
     Args:
         dealt: For each rule the count (rows or valid targets) of each rank.
@@ -31,7 +31,7 @@ def weights(dealt: Dealt) -> dict[str, list[float]]:
 
 
 def errors(dealt: Dealt, whole: float, parts: Sequence[float], near: float) -> dict[str, float]:
-    """Return the relative error of each rule whose error is at most `near`.
+    """Return the relative error of each weighting rule whose error is at most `near`.
 
     Args:
         dealt: For each rule the count of each rank.
@@ -50,13 +50,13 @@ def errors(dealt: Dealt, whole: float, parts: Sequence[float], near: float) -> d
 
 
 def alike(dealt: Dealt) -> tuple[int, ...]:
-    """Return for each rule the index of the first rule with the same weights; a call cannot tell such rules apart."""
+    """Return for each weighting rule the index of the first rule with equal weights; a call cannot tell them apart."""
     rules = list(weights(dealt).values())
     return tuple(next(place for place, one in enumerate(rules) if one == each) for each in rules)
 
 
 def settled(dealt: Dealt, off: Mapping[str, float], looks: int) -> bool:
-    """Return whether the best rule is certain: each rule with other weights has a much larger error.
+    """Return whether the best weighting rule is certain: each rule with other weights has a much larger error.
 
     Args:
         dealt: For each rule the count of each rank.

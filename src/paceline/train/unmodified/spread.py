@@ -101,7 +101,7 @@ def _refuse_own_groups(spread: Spread, exchange: Exchange) -> None:
 
 
 def _hide_our_group(spread: Spread) -> None:
-    """Report no process group to the program and its libraries; torchmetrics, for example, would sum values twice."""
+    """Hide Paceline's process group from the program and its libraries; torchmetrics, for example, would sum twice."""
     distributed = spread.torch.distributed
     original = distributed.is_initialized
 

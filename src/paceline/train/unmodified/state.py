@@ -28,7 +28,7 @@ class Refusal(SystemExit):
 
 
 class Spread:
-    """The state of this rank.
+    """The state of this rank: its position, and what the program does at the moment.
 
     Attributes:
         off: Whether the patches are off: another library distributes the program, or the program ends.

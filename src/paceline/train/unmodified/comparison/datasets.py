@@ -126,7 +126,7 @@ class _Digests:
 
 
 def _referred(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield the name and value of closure and global variables that the methods of a program's class use."""
+    """Yield the name and value of closure and global variables that the methods of a class of the program use."""
     methods = [each for each in vars(kind).values() if isinstance(each, types.FunctionType)] if is_own(kind) else []
     for function in methods:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):

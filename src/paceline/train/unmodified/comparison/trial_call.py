@@ -209,7 +209,7 @@ def apart(torch: Any, spread: Any, *, autocast: bool) -> Iterator[None]:
 
 @contextmanager
 def _flipped(torch: Any, module: Any, bit: int) -> Iterator[None]:
-    """Return a context in which a bit of each weight is flipped; at the end it is flipped back."""
+    """Return a context in which a bit of each weight is flipped; at the end the bit is flipped back."""
     _flip(torch, module, bit)
     try:
         yield

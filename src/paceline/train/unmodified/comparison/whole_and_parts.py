@@ -106,7 +106,7 @@ class _Comparison:
         self._drawn = replay.Drawn()
 
     def way(self) -> Way | str | None:
-        """Return how results are combined, the reason why they cannot be, or None if the call with all rows fails."""
+        """Return how results are combined, why they cannot be combined, or None if the call with all rows fails."""
         found = self._with_all_rows(replay.recording(self._torch, self._drawn, self._call.rows))
         if not isinstance(found, Trial):
             return found
@@ -197,7 +197,7 @@ class _Comparison:
         return trial_call.source_gradient(self._torch, value, number)
 
     def _results_of_part(self, call: Call, whole: Trial, own: Trial, moved: Trial) -> Found:
-        """Compare the outputs and the changed values of the calls.
+        """Compare the outputs and changed values of the calls with all rows and with this rank's rows.
 
         Args:
             call: The call, which says which inputs are cut.
@@ -255,7 +255,7 @@ class _Comparison:
         return join is not None
 
     def _agreed(self, call: Call, found: Found, whole: Trial, own: Trial) -> Way | str:
-        """Combine the findings of all ranks: return how results are combined, or the reason why they cannot be."""
+        """Combine the findings of all ranks: return how results are combined, or why they cannot be combined."""
         every = self._exchange.objects(found)
         self._can_replay = all(each.can_replay for each in every)
         why = next((each.why for each in every if each.why), "")

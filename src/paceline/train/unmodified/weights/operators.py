@@ -170,7 +170,7 @@ class _Operators:
         self._spread.operands = (self._spread.operands + zlib.crc32(repr((name, numbers, found)).encode())) % (1 << 62)
 
     def _goes_with(self, value: Any) -> bool:
-        """Return whether torch accepts a tensor together with sharded ones: it is sharded, or has one element."""
+        """Return whether torch accepts a tensor together with sharded tensors: it is sharded, or has one element."""
         return isinstance(value, self._kind) or value.numel() == 1 and not value.requires_grad
 
     def _on_whole(self, function: Any, args: Any, kwargs: Any) -> Any:
@@ -268,7 +268,7 @@ class _Operators:
         target._local_tensor.data.copy_(local.detach())
 
     def gathered(self, value: Any) -> Any:
-        """Return a sharded tensor as a whole one, without gradients."""
+        """Return a sharded tensor as a whole tensor, without gradients."""
         if not isinstance(value, self._kind):
             return value.detach()
         with self._torch._C.DisableTorchFunctionSubclass(), self._torch.no_grad():

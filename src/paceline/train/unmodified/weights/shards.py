@@ -32,7 +32,7 @@ _by_program: set[int] = set()  # ids of weights that got a gradient outside of t
 
 
 def now(tensor: Any) -> Any:
-    """Return the sharded weight that replaced a whole one; return other tensors unchanged."""
+    """Return the sharded weight that replaced a whole weight; return other tensors unchanged."""
     found = _now.get(tensor)
     return tensor if found is None else found
 
@@ -78,7 +78,7 @@ def is_part(module: Any) -> bool:
 
 
 def check_parts(spread: Spread, module: Any) -> None:
-    """End the program if a sharded model has got or lost weights, or has hooks on its weights."""
+    """End the program if a sharded model has gained or lost weights, or has hooks on its weights."""
     for weight in module.parameters():
         check_hooks(spread, weight)
     for part in module.modules():
@@ -255,7 +255,7 @@ def forget_used() -> None:
 
 
 def _take_over(optimizer: Any) -> None:
-    """Replace the whole weights of an optimizer by the sharded ones, and shard its state."""
+    """Replace the whole weights of an optimizer by the sharded weights, and shard its state."""
     for group in optimizer.param_groups:
         for place, weight in enumerate(group["params"]):
             split_weight = now(weight)
@@ -298,7 +298,7 @@ def _loaded_split(module: Any, state: Any, prefix: str, *others: Any) -> None:
 
 
 def _keep_whole_outside(optimizer: Any) -> None:
-    """Register hooks: the saved state of an optimizer is whole, and a loaded state is sharded."""
+    """Register hooks on an optimizer, so that its saved state is whole and a loaded state is sharded."""
 
     def save(own: Any, found: Any) -> Any:
         kept = {
