@@ -155,9 +155,7 @@ class Loader:
             loop.close()
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch.
-
-        If a state of the same epoch was just loaded, the position of that state is kept.
+        """Go to the start of an epoch, or keep the position of a state of the same epoch that was just loaded.
 
         Within a loop, the epoch is that of the next loop, as with torch's `DistributedSampler`.
         """
@@ -318,10 +316,7 @@ class Loader:
             self._store.allow(pace.readers if pace.threads else 0)
 
     def _batches(self, order: EpochOrder | MixedOrder) -> Generator[tuple[int, list[Any]]]:
-        """Yield for each step the number of samples consumed after it, and a list with its batch.
-
-        The caller takes the batch out of the list.
-        """
+        """Yield for each step the samples consumed after it, and a list out of which the caller takes the batch."""
         steps = steps_ahead(order, self._at, self._slice, self._store, self._cache)
         if self._processes:
             rest = Rest(

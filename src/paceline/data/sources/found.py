@@ -192,12 +192,12 @@ def _others(folder: Path, files: Sequence[Path]) -> list[str]:
 
 
 def _is_data(path: Path) -> bool:
-    """Return whether a file can be data: it is not hidden and does not describe data, as `dataset_info.json` does."""
+    """Return whether a file may be data: not hidden, and no description such as those of Hugging Face's datasets."""
     return not path.name.startswith(".") and path.name not in (_STATE, _INFO, COLUMNS_FILE)
 
 
 def _state(folder: Path) -> Mapping[str, Any] | None:
-    """Return the `state.json` that Hugging Face's `save_to_disk` wrote to a folder, or None if there is none.
+    """Return the `state.json` of Hugging Face's `save_to_disk` in a folder, or None if it did not write the folder.
 
     Raises:
         UsageError: The file cannot be read.
@@ -214,7 +214,7 @@ def _state(folder: Path) -> Mapping[str, Any] | None:
 
 
 def _saved_files(folder: Path) -> list[Path]:
-    """Return the Arrow files of a folder; if `save_to_disk` wrote the folder, those in its `state.json`, in order.
+    """Return the Arrow files of a folder; if `save_to_disk` wrote it, the files listed in its state, in order.
 
     Raises:
         UsageError: A file is missing, or the folder has a selection of rows by a list of row numbers.
