@@ -82,7 +82,7 @@ def normalised(input: Any, total: Total, settings: tuple[Any, Any, float, float]
     Args:
         input: `[rows, channels, ...]`, the rows of this rank. 16-bit formats are computed in fp32.
         total: Sums a tensor over ranks.
-        settings: Running mean and running variance (each may be None), momentum, and eps, which is added to the
+        settings: Running mean and running variance (each can be None), momentum, and eps, which is added to the
             variance.
     """
     import torch

@@ -3,7 +3,7 @@
 All ranks iterate over the same batches, drawn with the random numbers of rank 0, and each rank loads its part of each
 batch. The position of a loader is the random state before the epoch and the number of batches since then: a resumed
 run, on any number of ranks, draws the same order and skips the batches already used without reading them. This holds
-for torch's own samplers, which draw only from torch. Samplers of the user may also draw from NumPy or Python: all ranks
+for torch's own samplers, which draw only from torch. Samplers of the user can also draw from NumPy or Python: all ranks
 start from rank 0's states and compare a checksum of the indices.
 """
 
@@ -184,7 +184,7 @@ class Place:
             order: The order of its batches.
             why: Why the loader cannot resume in the middle of an epoch; None if it can.
             world: The ranks.
-            compared: Whether ranks compare their sample indices, because the sampler may draw from any generator.
+            compared: Whether ranks compare their sample indices, because the sampler can draw from any generator.
         """
         self._world = world
         self._compared = compared and world.mesh is not None

@@ -1,7 +1,7 @@
 """Mean loss and other means over a data set without gradients, the same on any layout as on one process.
 
 All ranks go through the same batches, drawn with the random numbers of rank 0. Each rank with different samples takes a
-part of a batch; parts may differ in size by one sample. A rank without samples takes the first sample of the batch with
+part of a batch; parts can differ in size by one sample. A rank without samples takes the first sample of the batch with
 weight 0, because all ranks must call the model. With `pp` a batch goes through the stages one after the other, and with
 `cp` each rank takes its positions.
 """

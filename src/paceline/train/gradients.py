@@ -56,7 +56,7 @@ class Weights:
         Args:
             planned: The number of micro-steps that a step is expected to have.
             device: The device of the sums.
-            group: Process group of the ranks with different samples; None if there is only one.
+            group: Process group of the ranks with different samples; None if there is only one rank.
             averaged: Whether gradients are averaged over the group; otherwise each rank has its own step.
         """
         self._over = group if averaged else None

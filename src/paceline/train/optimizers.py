@@ -60,9 +60,7 @@ def made(optimizer: Callable[[Any], Any], model: Any) -> Any:
 def _step_apart(optimizer: Any) -> None:
     """Make `optimizer.step()` update split parameters (DTensors) and whole parameters separately.
 
-    With tp, an optimizer can have both.
-
-    Foreach and fused kernels refuse lists that mix the two kinds.
+    With tp, an optimizer can have both, and foreach and fused kernels refuse lists that mix the two kinds.
 
     Args:
         optimizer: Changed in place. Its parameter groups differ only during `step()`.

@@ -74,7 +74,7 @@ def put(state: State, device: Any = None) -> None:
     """Set the given random states.
 
     Args:
-        state: As the functions above return them.
+        state: Random states, as `of_torch` and `of_host` return them.
         device: The GPU of the ``cuda`` state.
     """
     import torch

@@ -1,7 +1,7 @@
 """Random generators that are attributes of a dataset, such as `np.random.default_rng(0)` created in its `__init__`.
 
-Each worker process gets a copy of them with the state from before the loop, so each worker and each epoch would draw
-the same numbers. The generators are therefore seeded for each sample, like the global generators.
+Each worker process gets a copy of these generators with the state from before the loop, so each worker and each epoch
+would draw the same numbers. The generators are therefore seeded for each sample, like the global generators.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Seeding of the global random generators for each sample, from the seed, the epoch and the number of the sample.
 
 So the random numbers of a sample do not depend on the worker or the time. If the training's own process makes samples,
-its generators are restored afterwards, so the random numbers of the training do not depend on its data.
+its generators are restored afterwards, so the random numbers of the training do not depend on the data.
 """
 
 from __future__ import annotations

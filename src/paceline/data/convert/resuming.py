@@ -2,8 +2,8 @@
 
 The plan file identifies the conversion. The file exists from the start of a conversion to its very end. The converting
 process holds a lock on the file, and its workers inherit the lock. Removing the plan file ends the conversion and
-releases the lock in one step. So a kill at any moment leaves an incomplete folder with a plan file, or a complete one
-without.
+releases the lock in one step. So a kill at any moment leaves an incomplete folder with a plan file, or a complete
+folder without it.
 
 Each finished shard has a note with its size and checksums, written when the shard was complete. A resumed conversion
 keeps a shard if its bytes match the note.

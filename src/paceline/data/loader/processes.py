@@ -96,7 +96,7 @@ def _holds(make: Callable[[int], Any], some: list[int]) -> bool:
     """Return whether a thread that makes samples holds the GIL most of the time.
 
     This thread wakes at random times and measures whether it waits for the GIL. The other thread gives up the GIL only
-    when it blocks, as the switch interval is long. Time without a CPU core is subtracted, because other processes may
+    when it blocks, as the switch interval is long. Time without a CPU core is subtracted, because other processes can
     be busy, and probes in which the other thread had no core are ignored.
     """
     over, usual_s = Event(), sys.getswitchinterval()

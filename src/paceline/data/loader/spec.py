@@ -282,7 +282,7 @@ def _check_crop(spec: LoaderSpec, images: Sequence[Column]) -> None:
 def processes_for(spec: LoaderSpec, own: Settings, cores: int) -> int:
     """Return the number of worker processes that replace threads; 0 without code of the user.
 
-    A user's dataset may keep open files and other state, which threads would share, so it gets threads only if
+    A user's dataset can keep open files and other state, which threads would share, so it gets threads only if
     `threads=` is set. Functions of samples get threads unless they hold the GIL. Samples that draw random numbers never
     get threads, which share the generators with the training: a warning says so if `threads=` is set.
 

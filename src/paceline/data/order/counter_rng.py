@@ -1,7 +1,7 @@
 """A counter-based random generator: the numbers are the same on every machine and with every version of NumPy.
 
 The generator is SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014) of a
-counter, with a key derived from numbers such as seed, epoch and sample. NumPy may change its generators between
+counter, with a key derived from numbers such as seed, epoch and sample. NumPy can change its generators between
 versions, and a resumed run must keep its order of samples.
 """
 

@@ -1,8 +1,8 @@
 """Blocks of shards in memory: read ahead of the steps that need them, each in one piece, within a memory budget.
 
 Reader threads fetch blocks in the order in which steps need them, several at a time. A thread that needs a missing
-block reads it itself, or waits for the reader that has started. Buffers are reused, because a new one costs as many
-page faults as reading it from the page cache.
+block reads it itself, or waits for the reader that has started. Buffers are reused, because a new buffer costs as many
+page faults as reading its bytes from the page cache.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@
     <cache>/<dataset>/lock           a process that fetches a piece locks one byte of this file
     <cache>/<dataset>/<shard>/<piece>
 
-A piece is a file with its bytes, a mark, their CRC-32 and their number. It is written to a temporary file and renamed,
-so it is complete or absent. A lock ends with its process. If there are too many bytes, the least recently read pieces
-are deleted; a process that has such a piece open reads it to the end.
+Each piece is a file: the bytes, a mark, the CRC-32 of the bytes, and their number. The file is written under a
+temporary name and renamed, so it is complete or absent. A lock ends with its process. If there are too many bytes, the
+least recently read pieces are deleted; a process that has such a piece open reads it to the end.
 """
 
 from __future__ import annotations

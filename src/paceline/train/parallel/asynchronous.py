@@ -5,12 +5,11 @@ update d to all ranks. After round k of the exchange, x is the same on all ranks
 
     x_k = x_(k-1) + 1/n sum_r d_r / max(1, a_r)        r: ranks with an update in round k
 
-a_r is the staleness of an update: the largest number of steps that another rank applied since r read x. A rank
-waits if its update would make that of another rank older than `max_staleness` (bounded delay: Agarwal & Duchi
-2011; Li et al. 2014, The Parameter Server). A slow rank reads x again at each step, and blocks no other rank as
-long as the others take at most `max_staleness` steps during one of its own. Old updates count less, by 1 / a
-(Zhang et al. 2016, Staleness-aware Async-SGD). With n updates in one round and plain SGD, a round equals a step
-of the whole batch.
+a_r is the staleness of an update: the largest number of steps that another rank applied since r read x. A rank waits if
+its update would make the update of another rank older than `max_staleness` (bounded delay: Agarwal & Duchi 2011; Li et
+al. 2014, The Parameter Server). A slow rank reads x again at each step, and blocks no other rank as long as the others
+take at most `max_staleness` steps during one step of the slow rank. Old updates count less, by 1 / a (Zhang et al.
+2016, Staleness-aware Async-SGD). With n updates in one round and plain SGD, a round equals a step of the whole batch.
 
 Rounds are torch all-reduces over a separate gloo group in host memory, run by one thread of each rank, so a
 rank that is computing also takes part, without an update. Costs: four more copies of the parameters in fp32 in

@@ -8,8 +8,7 @@ groups (hybrid).
 With a 16-bit format parameters are gathered in that format, and the inputs of torch's own layers are rounded to it;
 inputs of the model, such as timesteps, stay unrounded until they reach such a layer. All ranks gather a block's
 parameters together, so they must call the same blocks in the same order; a rank that calls other blocks ends the run.
-Parts of a block or of the rest, such as experts, may be used on some ranks only: their gradients on the other ranks
-count as 0.
+Submodules, such as experts, are allowed to be used on some ranks only: their gradients on the other ranks count as 0.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ There are four running CRC32 digests, one for each entry of `KINDS`: calls of mo
 input shapes, number of trained weights, learning rates); inputs of models; losses, and gradients of outputs of models;
 buffers and settings of models (with every call, one buffer and the settings of one submodule). Every rank has whole
 inputs, outputs and losses, so the digests are equal on all ranks. All digests are sent with the gradients; the first
-one also with each exchange of outputs. Of a large tensor, every n-th element is sampled; the first sampled element
+digest also with each exchange of outputs. Of a large tensor, every n-th element is sampled; the first sampled element
 changes with each call.
 """
 

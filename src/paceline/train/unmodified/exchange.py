@@ -86,7 +86,8 @@ class Exchange:
         Args:
             part: The rows of this rank, of shape (``parts[rank]``, ...).
             parts: The number of rows of each rank.
-            of_call: The rows are the output of a model; the ranks also check that it comes from the same call.
+            of_call: Whether the rows are the output of a model. The ranks then also check that all outputs come from
+                the same call.
 
         Returns:
             A tensor of shape (``sum(parts)``, ...).

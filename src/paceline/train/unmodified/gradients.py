@@ -5,9 +5,9 @@ and skips the second of two backward passes after one forward pass. Here every p
 weight without a gradient stays without one. A gradient from earlier passes is equal on all ranks, so its mean is the
 gradient itself.
 
-Ranks may differ in which weights get a gradient (experts that receive no row of a part, blocks dropped at random). So
-the buckets and their order follow from the models that the backward pass goes through, which are the same on all
-ranks. A bucket also carries a flag for each weight; a weight with a gradient on any rank gets one on every rank.
+Ranks can differ in which weights get a gradient (experts that receive no row of a part, blocks dropped at random). So
+the buckets and their order follow from the models that the backward pass goes through, which are the same on all ranks.
+A bucket also carries a flag for each weight; a weight with a gradient on any rank gets one on every rank.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Patches of `os.listdir` and `os.scandir`: all ranks list the names in a folder in the order of rank 0.
 
-A file system lists names in no particular order, and other ranks see folders that they write to through the write
-sandbox. Rank 0 writes the order of each listing to a file. When another rank lists the same names for the n-th time,
-it takes the n-th order for these names. Listings while samples are read are unchanged, as only one rank reads a sample.
+A file system lists names in no particular order, and ranks other than 0 see the folders that they write to through the
+write sandbox. Rank 0 writes the order of each listing to a file. When another rank lists the same names for the n-th
+time, it takes the n-th order for these names. Listings while samples are read are unchanged, as only one rank reads a
+sample.
 """
 
 from __future__ import annotations

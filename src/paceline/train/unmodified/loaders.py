@@ -1,7 +1,7 @@
 """Patches of torch's DataLoader: each rank reads its rows of a batch and receives the others from the other ranks.
 
 The indices of a batch are drawn as in one process, compared over the ranks, and then split. A loader with its own
-`collate_fn` is not split: each rank reads whole batches, as the function may use all samples.
+`collate_fn` is not split: each rank reads whole batches, as the function can use all samples.
 """
 
 from __future__ import annotations

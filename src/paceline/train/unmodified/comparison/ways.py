@@ -1,6 +1,6 @@
 """The known kinds of calls of a model: how each is split, and when it is compared with the whole batch again.
 
-A model may start to mix rows later in training. So comparisons are made at the first calls of a kind, then less and
+A model can start to mix rows later in training. So comparisons are made at the first calls of a kind, then less and
 less often. Between them, the operations of each call, as autograd has recorded them, are compared with those of earlier
 calls. New operations request a comparison. The request is sent to the other ranks with the gradients, and the next
 comparison uses the inputs of the call with new operations.

@@ -161,7 +161,7 @@ class _Comparison:
         """Compare `whole` with a call for this rank's rows, in which the inputs that `call` marks as cut are cut.
 
         Returns:
-            How results are combined, or the reason why they cannot be; and whether random numbers could be replayed.
+            How results are combined, or why they cannot be combined; and whether random numbers could be replayed.
         """
         low, part = self._drawn.low_precision, call.bounds()
         found = Found()
