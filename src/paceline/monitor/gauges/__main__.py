@@ -4,8 +4,7 @@
 
 The sidecar ends only at SIGTERM or when the parent process ends, which it checks every half second. It ignores Ctrl-C
 and a lost terminal: those signals end the program, and then the sidecar. It has no output and keeps none of the
-program's pipes open. Several sidecars may run on a host: one samples, and the others wait to take over if it ends
-first.
+program's pipes open. Several sidecars can run on a host: one samples, and another takes over if the first one ends.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class Sampler:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start to sample in a thread."""
+        """Start a thread that samples."""
         self._thread = threading.Thread(target=self._sample_on, name="paceline-gauges", daemon=True)
         self._thread.start()
 

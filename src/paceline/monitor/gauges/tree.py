@@ -142,7 +142,7 @@ class ProcessTree:
         )
 
     def _retire(self, before: dict[int, Process], after: dict[int, Process]) -> None:
-        """Keep the CPU time of members that ended, unless a living member that waited for them contains it."""
+        """Retain the CPU time of ended members, unless a living member's waited-for time includes it."""
         owed: defaultdict[int, int] = defaultdict(int)
         for pid in before.keys() - after.keys():
             owed[_heir(before[pid], before, after)] += before[pid].total_ticks
@@ -169,7 +169,7 @@ class ProcessTree:
 
 
 def _heir(dead: Process, before: dict[int, Process], after: dict[int, Process]) -> int:
-    """Return the pid of the closest living ancestor; it is outside the tree if no member lives."""
+    """Return the pid of the closest living ancestor; this is a process outside the tree if no ancestor in it lives."""
     parent = dead.parent
     while parent in before and parent not in after:
         parent = before[parent].parent
