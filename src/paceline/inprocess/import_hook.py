@@ -26,7 +26,7 @@ class _Imports:
         self._asked_ns = 0
 
     def asked(self) -> None:
-        """Record that a module is searched for."""
+        """Record a search for a module. The time since the last search counts as import time, up to a limit."""
         now = perf_counter_ns()
         self.spent_ns += min(now - self._asked_ns, _AN_IMPORT_NS)
         self._asked_ns = now
@@ -64,7 +64,7 @@ class _After:  # not an importlib.abc.Loader: from Python 3.12 on, importing it 
 
 
 class Finder:
-    """Finder that attaches an action to certain modules; each runs once, after import. Searches alone do nothing."""
+    """Finder that attaches an action to certain modules. The action runs once, after the module was imported."""
 
     def __init__(self, actions: dict[str, Action]) -> None:
         self._actions = actions

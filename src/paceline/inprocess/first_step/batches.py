@@ -19,14 +19,14 @@ _state: dict[str, Any] = {"last": None}
 
 
 def patch_torchs(torch: Any) -> None:
-    """Record the last used iterator of torch's DataLoader."""
+    """Make torch's DataLoader record the iterator that was used last."""
     from torch.utils.data import dataloader
 
     _remember(dataloader._BaseDataLoaderIter)
 
 
 def patch_ours(module: Any) -> None:
-    """Record the last used iterator of `paceline.data`."""
+    """Make the loader of `paceline.data` record the iterator that was used last."""
     _remember(module.LoaderIterator)
 
 
@@ -69,7 +69,7 @@ def timed(torch: Any) -> dict[str, Any] | None:
 
 
 def _beside(torch: Any, following: Any) -> tuple[float, float | None]:
-    """Return the time of some matrix products, and its increase when a batch is loaded too (None without batches)."""
+    """Return the time of some matrix products, and its increase if a batch is loaded too (None without batches)."""
     matrix = torch.rand(_SIDE, _SIDE)
 
     def work() -> float:

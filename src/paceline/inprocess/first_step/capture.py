@@ -1,4 +1,4 @@
-"""First-step capture: record what a program trains, write the note at its first step, and end the process there.
+"""First-step capture: record what a program trains, write it to a note at the first step, and end the process there.
 
     first forward of a training module whose parameters an optimizer has  ──> write the note
     first `Optimizer.step`, before it acts                                ──> add the micro-steps to the note; exit
@@ -8,7 +8,7 @@ the skipped training. Until then ``torch.save`` does nothing. With real weights 
 ends in the first forward, at the first submodule; a model with convolutions ends after this forward.
 
 With ``PACELINE_CATCH_STEP=1`` the first step runs, and every operator of the second is counted (`Tally`). Then the
-loader is asked for more batches, without any of the capture's torch modes, to measure the batch time.
+capture takes more batches from the loader, without any of its own torch modes, to measure the batch time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TWIN = 64  # width of the small test weight that shows an optimizer's state siz
 
 
 class _Seen:
-    """The state of the capture. All changes happen in the thread that imported torch."""
+    """What the first-step capture has seen of the program so far; changed only in the thread that imported torch."""
 
     def __init__(self, path: str, real: bool) -> None:
         self.path, self.real, self.owner = path, real, os.getpid()
@@ -155,7 +155,7 @@ def _patch_autocast(torch: Any, seen: _Seen) -> None:
 
 
 def _patch_compile(torch: Any, seen: _Seen) -> None:
-    """Record that the program compiles, but leave the model unchanged: compilation would take longer than it saves."""
+    """Record that the program compiles its model, but skip the compilation, which would take longer than it saves."""
 
     def as_it_is(model: Any = None, **kwargs: Any) -> Any:
         seen.compiled = True

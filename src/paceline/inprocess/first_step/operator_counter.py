@@ -2,8 +2,8 @@
 
 Operators are counted where torch dispatches to a device. Forward, backward and optimizer therefore appear as the
 operators that run, on any device including meta. The *distance* of an operator to an input is the number of bytes that
-were touched since the input was last touched. An input at a distance above the cache size must come from memory again
-(Mattson et al. 1970, stack distances, here for whole tensors).
+were touched since the input was last touched. An input at a distance above the cache size must be read from memory
+again (Mattson et al. 1970, stack distances, here for whole tensors).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Tally:
         self._mode: Any = None
 
     def enter(self) -> None:
-        """Start to count, in this thread."""
+        """Start to count the operators that this thread runs."""
         self._mode = _mode_of()(self)
         self._mode.__enter__()
 
@@ -44,14 +44,14 @@ class Tally:
         self._watches.clear()
 
     def described(self) -> dict[str, Any]:
-        """Return the counts.
+        """Return the counted operators, and the allocations and releases of memory.
 
         ``operators``: dicts of ``op``, ``args``, ``kwargs`` (a tensor is ``{"t": [shape, strides, dtype]}``, a value
         that JSON does not support ``{"s": its name}``), ``part``, ``count`` and ``reads``. ``reads`` maps a bit length
         to bytes: a read with key k has a distance below 2^k bytes; -1 means not touched before. ``sizes``: bytes of
-        each storage. ``held``: the storages that existed before, as (number, part that used it first). ``memory``: in
-        order, n + 1 for the allocation of storage n, -(n + 1) for its release. ``calls``: in order, the length of
-        `memory` after an operator, and its ``index``.
+        each storage. ``held``: the storages allocated before `enter`, as (number, part that used the storage first).
+        ``memory``: in order, n + 1 for the allocation of storage n, -(n + 1) for its release. ``calls``: in order, the
+        length of `memory` after an operator, and its ``index``.
         """
         return {
             "operators": list(self._calls.values()),

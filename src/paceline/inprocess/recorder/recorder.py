@@ -109,7 +109,7 @@ class Scribe:
         _thread.start_new_thread(self._loop, (self._wake, self._ended))
 
     def stop(self, timeout_s: float = PATIENCE_S) -> None:
-        """Request the end of the thread and wait for it. After the timeout, recording is abandoned."""
+        """Request the end of the thread and wait until it ends. After the timeout, recording is abandoned."""
         if not self._running:
             return
         self._running = False
@@ -127,7 +127,7 @@ class Scribe:
             self._abandon(timeout_s)
 
     def tell_fault(self, reason: str) -> None:
-        """Write the reason why recording stopped."""
+        """Write the reason why recording stopped to the record."""
         self.note("fault", reason=reason)
         if _thread.get_ident() == self._thread:
             self.flush()
@@ -287,7 +287,7 @@ class Scribe:
         self._thread_id = described["thread_id"]
 
     def _make_folder(self, described: dict[str, Any]) -> None:
-        """Create the record in a folder to which no other process writes."""
+        """Create the folder of this process's record, with a name that no other process uses, and its meta file."""
         os.makedirs(self._folder, exist_ok=True)
         while not make_json(os.path.join(self._folder, layout.META_FILE), described):
             self._folder = another(self._folder)
@@ -357,7 +357,7 @@ class Scribe:
 
 
 def _learn(sampler: Sampler, automaton: Automaton, moment: g.Moment) -> None:
-    """Process the stack of an event, if it has one."""
+    """Pass the stack of an event to the sampler, if the event has a stack."""
     if moment[1] == g.FORWARD and moment[2][-1]:
         sampler.slices.learn("input", moment[2][-1])
         if sampler.slices.feeds_itself(moment[2][-1]):

@@ -1,4 +1,4 @@
-"""Records calls of plain functions as phases: collectives, saving, copies to the device. One table lists them."""
+"""Record calls of plain functions as phases: collectives, saving, copies to the device. A table lists the functions."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _BESIDE = ("-wal", "-shm", "-journal")  # additional files of a SQLite database
 
 @dataclass(frozen=True, kw_only=True)
 class _Call:
-    """A function that receives the path of a file."""
+    """A function that takes the path of a file, and the mapping that its path argument needs."""
 
     name: str  # within its module, such as "File.__init__"
     path: str  # name of the path argument

@@ -87,9 +87,10 @@ class Handed:
         self._arrived.clear()
 
     def taken(self, path: Path, tensor: Any, device: Any, non_blocking: bool) -> Any | None:
-        """Return the copy that was made ahead of a tensor that the program moves, and remove it.
+        """Remove and return the copy that was made in advance of a tensor that the program moves.
 
-        None if there is no copy, if the tensor changed since, or if device, shape or strides differ.
+        Return None if there is no copy, if the tensor was changed after the copy began, or if device, shape or strides
+        differ.
         """
         copies, place = self._copies.get(path, (None, 0))
         if copies is None or tensor._version != self._versions[path] or not can_copy(tensor) or not copies.suits():
@@ -122,7 +123,7 @@ class Moves:
         self._followed: dict[int, tuple[Any, Handed, Path, int]] = {}  # id -> weak reference, batch, position, storage
 
     def follow(self, tensor: Any, handed: Handed, path: Path) -> None:
-        """Intercept the moves of a tensor as long as it lives."""
+        """Intercept the moves of a tensor as long as the tensor lives."""
         key, followed = id(tensor), self._followed
         storage = self._torch._C.TensorBase.untyped_storage(tensor).data_ptr() if can_copy(tensor) else 0
         followed[key] = ref(tensor, lambda _: followed.pop(key, None)), handed, path, storage

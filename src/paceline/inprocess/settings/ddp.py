@@ -26,7 +26,7 @@ def patch(torch: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _search_no_more(arguments: dict[str, Any]) -> None:
-    """Remove the search for unused parameters from the arguments of one model."""
+    """Switch off the search for unused parameters in the DDP arguments of one model."""
     if not arguments.pop(_SEARCHES, False):
         confirmation.refused(f"ddp.{_SEARCHES}", "the program does not pass find_unused_parameters=True")
         return

@@ -130,7 +130,7 @@ class Ahead:
 
 
 def patch(torch: Any) -> None:
-    """Make each loader copy the next batch to the device in advance: those tensors that the program moves itself."""
+    """Make each loader copy tensors of the next batch to the device in advance: those that the program moves."""
     if not has_gpu(torch):
         confirmation.refused(_KEY, "there is no CUDA device to copy batches to")
         return

@@ -2,7 +2,8 @@
 
 fp16 has no numbers below 6e-8, where gradients often are. Each backward therefore starts from the loss times S, and
 after it all gradients of the optimizers' parameters are divided by S. Code that clips, logs or sums gradients sees them
-unscaled. Gradients of earlier micro-steps are multiplied by S before (S is a power of two, so no rounding occurs).
+unscaled. Before the backward, gradients of earlier micro-steps are multiplied by S (a power of two, so no rounding
+occurs).
 
 A step with a gradient that is not finite is skipped, and S is halved; after 2,000 good steps S is doubled. These are
 the rules of `torch.amp.GradScaler`.
@@ -26,10 +27,10 @@ _live: list[_Scaling] = []
 
 
 def patch(torch: Any) -> Callable[[Any], None]:
-    """Install the hooks for loss scaling, which do nothing yet.
+    """Install the hooks for loss scaling, which do nothing until the returned function is called.
 
     Returns:
-        A function that starts the scaling; it is called with a model that trains in fp16.
+        A function that starts the scaling. Its argument is a model that trains in fp16.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 

@@ -103,7 +103,7 @@ def _tensors(one: Any) -> list[Any]:
 
 
 def _sparse(torch: Any, tensors: list[Any]) -> str | None:
-    """Return why fused kernels refuse the gradients of a sparse embedding, or None without one."""
+    """Return why fused kernels refuse the gradients of a sparse embedding, or None if no tensor belongs to one."""
     trained = {id(one) for one in tensors}
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     for module in gc.get_objects():  # isinstance could run code of the objects

@@ -1,8 +1,8 @@
 """Check that threads load the same samples as one thread: some samples are loaded again by one thread alone.
 
 Threads can move the position of a shared file, or overwrite a shared buffer. Some of the samples that the loader
-threads load are loaded again while no other thread loads, and compared. The first 4 batches have one such sample each;
-later batches as many as fit in 2% of the time. In the equivalence check of `tune`, all threads also load the same few
+threads load are loaded again while no other thread loads, and compared. In each of the first 4 batches, one sample is
+checked; later, as many as fit in 2% of the time. In the equivalence check of `tune`, all threads also load the same few
 samples repeatedly for two seconds before training begins.
 """
 
@@ -95,7 +95,7 @@ class SampleCheck:
         self._checked = 0
 
     def begin_epoch(self) -> None:
-        """Discard selected samples in batches of the last epoch that the program did not use."""
+        """Forget the checks that were planned for unused batches of the last epoch."""
         self._planned = self._checked
 
     def is_due(self) -> bool:

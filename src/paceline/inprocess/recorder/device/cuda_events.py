@@ -1,11 +1,11 @@
 """CUDA timing events on the computing stream, and asynchronous copies of losses to the host.
 
-A program event belongs to the computing stream, even while another stream is current, as in a prefetcher that copies.
-The time between events of two streams cannot be measured.
+A program event is timed on the computing stream, even while another stream is current, such as in a prefetcher. The
+time between events of two streams cannot be measured.
 
 This code never waits for the device: it records an event, queries whether the device has passed it, and reuses it.
-While a CUDA graph is captured, a query in any thread would invalidate the capture, so captures are announced. This file
-was written without a GPU.
+While a CUDA graph is captured, a query in any thread would invalidate the capture. `patch_capture` therefore tells
+`CudaEvents` when a capture starts and ends. This file was written without a GPU.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CudaEvents:
         return self._put(stream)
 
     def record_beside(self) -> Any:
-        """Record an event on the current stream, whether it computes or not, and return it."""
+        """Record an event on the current stream, even if it is not the computing stream, and return the event."""
         return self._put(self._current())
 
     def beside(self) -> int | None:
@@ -118,7 +118,7 @@ class CudaEvents:
 
 
 def _lasts(stream: Any) -> bool:
-    """Return whether a stream is torch's own or the default stream; other libraries may destroy theirs at any time."""
+    """Return whether a stream is torch's own or the default stream. Other libraries can destroy their streams."""
     number = getattr(stream, "stream_id", 0)
     return number == 0 or bool(number & 1)  # packed by c10/cuda/CUDAStream.cpp: an external handle is an even address
 

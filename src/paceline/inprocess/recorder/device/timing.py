@@ -1,4 +1,4 @@
-"""Device timing: one object that connects its parts to the recorder. A CPU has none.
+"""Device timing: one object that connects the parts of device timing to the recorder. A CPU has no device timing.
 
 The path of a program event and of a loss:
 
@@ -53,7 +53,7 @@ class Timing:
         self._held.hold(written, time.monotonic())
 
     def turn(self) -> None:
-        """Install the hooks once the device is in use, process its progress, and write the rows that are ready."""
+        """Install the hooks once the device is in use, match rows with its times, and write the rows that are ready."""
         if not self._installed and self._source.ready() and not hooks.faulted():
             self._install()
         self._follow()
@@ -87,7 +87,7 @@ class Timing:
 
     @property
     def waiting(self) -> int:
-        """Number of CUDA events that the device has not passed as far as is known."""
+        """Number of recorded CUDA events that the device is not yet known to have passed."""
         return self._stamper.recorded - self._stamper.resolved
 
     @property

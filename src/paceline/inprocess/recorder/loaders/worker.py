@@ -104,7 +104,7 @@ def _feeders() -> list[int]:
 
 
 def _producing(sampler: Sampler) -> list[dict[str, Any]]:
-    """Return the hot functions of batch creation, most samples first."""
+    """Return the functions with the most stack samples during batch creation, most samples first."""
     merged: Counter[tuple[str, str]] = Counter()
     for entry in sampler.as_json():
         merged[entry["function"], entry["file"]] += entry["count"]

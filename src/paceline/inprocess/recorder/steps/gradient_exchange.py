@@ -1,6 +1,6 @@
 """Read the times that ``DistributedDataParallel`` measures: how long gradient exchange lasts beyond the backward pass.
 
-DDP records when the gradients of a backward pass are computed and when their reduction has ended, in its first ten
+DDP records when the gradients of a backward pass are computed and when their reduction has ended, in the first ten
 passes and then at a sampling rate. The difference is time spent waiting for the exchange. On a CPU the rate is raised
 to one pass in ten; on a GPU DDP's rate stays unchanged.
 """

@@ -1,4 +1,4 @@
-"""Fetches and gradient-free forwards whose purpose is not known yet. A later event decides it.
+"""Fetches and gradient-free forwards whose purpose (training or evaluation) is not known yet: a later event decides.
 
 A forward with gradients makes the batches before it training data. Gradient-free forwards make the batches evaluation
 if the next batch comes from the same loader, or if they belong to a trained model in eval mode. Otherwise they are part
@@ -85,7 +85,8 @@ class Pending:
     def is_sure_evaluation(self) -> bool:
         """Whether the pending work is certainly an evaluation if a batch is fetched now.
 
-        This is so after forward passes that evaluate, and after forward passes without a batch from a loader.
+        This is so after forward passes of a trained model in eval mode, and after forward passes without a batch from a
+        loader.
         """
         return bool(self.forwards) and (self.evaluating or not self.fetches)
 
@@ -135,7 +136,7 @@ class Pending:
         return any(fetch.loader == loader for fetch in self.fetches)
 
     def settle(self, part: Part, stage: int, uses: dict[int, LoaderUse], *, evaluation: bool) -> None:
-        """Assign all pending times and fetches to a part, as evaluation or as the start of training on a batch."""
+        """Add all pending times and fetches to `part`, as evaluation or as the start of training on a batch."""
         slots = part.slots
         if evaluation:
             slots[EVALUATION] += self.wait + self.trail + self.ungraded + self.between + self.after

@@ -19,7 +19,7 @@ _A_PASS = 2  # batches of one loader in a row without a backward, after which a 
 
 
 class PossibleEvaluation:
-    """The times and counts since the first of these forward passes."""
+    """The times and counts since the first forward pass that may belong to an evaluation."""
 
     __slots__ = (
         "_earlier",
@@ -72,14 +72,14 @@ class PossibleEvaluation:
         self.uses = {}
 
     def as_training(self, part: Part, loaders: dict[int, LoaderUse]) -> Part:
-        """Return all counts, with the open part, as training."""
+        """Return the times and counts of all parts, including the open one, as training."""
         self.close_batch(part)
         self.before.extend(self._earlier)
         merge(loaders, self._earlier_uses, evaluation=False)
         return self.before
 
     def as_evaluation(self, part: Part, loaders: dict[int, LoaderUse]) -> Part:
-        """Return all counts as an evaluation. If the pass is over, the open part follows the evaluation."""
+        """Return all counts as an evaluation. If the pass is over, the open part does not belong to the evaluation."""
         if not self.over:
             self.close_batch(part)
             part = Part()

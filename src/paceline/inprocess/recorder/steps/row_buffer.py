@@ -19,7 +19,7 @@ _STEPS_TO_WAIT = 4
 
 
 class Written(NamedTuple):
-    """A row to be written to disk."""
+    """A row that is to be written to disk."""
 
     step: int  # number of the step
     row: StepRow

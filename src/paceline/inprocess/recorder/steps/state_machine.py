@@ -1,7 +1,7 @@
 """The step state machine: it converts the program's events into step rows with the time in each phase.
 
 Events of the training thread nest: a forward inside an optimizer's closure is forward time, not optimizer time. Time
-without an open phase is *idle* time of the host program; its position decides the slot:
+without an open phase is *idle* time of the host program; the position of the idle time decides its slot:
 
     step end ──gap──> fetch ──gap──> forward ──mid──> backward ──other──> optimizer ──> step end
 
@@ -292,7 +292,7 @@ class Automaton(TimeBooking):
         self._open.append(OPTIMIZER if self._stage == OTHER else STEPPING)
 
     def _leave_optimizer(self, optimizer: int) -> None:
-        """End the phase of an optimizer's step, with all phases that began inside it; no effect if it is not open."""
+        """End the phase of an optimizer's step, with all phases inside it; no effect if the phase is not open."""
         for place, (stepper, depth) in enumerate(self._steppers):
             if stepper == optimizer:
                 del self._steppers[place:], self._open[depth:]
