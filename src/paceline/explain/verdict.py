@@ -5,7 +5,7 @@
 3. A problem will come: MEM002, HOST002, CONV003 …, which have no gain in speed.
 4. No problem: compute-bound, or balanced.
 
-The findings of one step share one budget: the time of each phase of a step can be saved only once.
+The gains of all findings together have a limit: the time of each phase of a step can be saved only once.
 """
 
 from __future__ import annotations

@@ -83,16 +83,17 @@ def _side_share(rank: Rank, slot: str, sides: Sequence[str], otherwise: float) -
 
 
 def _share_without_forward(rank: Rank) -> float:
-    """Return the share of gaps that compute the loss, in a program whose forward pass is not recorded."""
+    """Return the share of gap time in which the loss is computed, for a program whose forward pass is not recorded."""
     counts = sample_counts(rank, "gap")
     total = sum(counts.values())
     return sum(counts.get(side, 0) for side in ("loss", "unknown")) / total if total >= _FEW else 1.0
 
 
 def host_ratio(rank: Rank) -> float | None:
-    """Return the share of the program's own code between phases that does not lead to a forward or backward pass.
+    """Return the share of stack samples between phases that are in code unrelated to forward and backward passes.
 
-    A sample without a side is on a line that leads to such a pass, or its source could not be read.
+    Other samples compute the loss, or their side is unknown: their line leads to such a pass, or their source could not
+    be read.
 
     Returns:
         The share, or None with too few samples.
@@ -104,7 +105,7 @@ def host_ratio(rank: Rank) -> float | None:
 
 
 def runnable_ratio(rank: Rank) -> float:
-    """Return the seconds that the training thread waited for a CPU, per second on a CPU."""
+    """Return the seconds that the training thread waited for a CPU, per second in which it ran on a CPU."""
     if not len(rank.ticks):
         return 0.0
     last = rank.ticks[-1]
@@ -274,7 +275,7 @@ def break_down(rank: Rank, launches: Sequence[Launch]) -> RankBreakdown:
 def _host_sides(rows: Rows) -> Sequence[str]:
     """Return the sides of samples in gaps that are the program's own code.
 
-    Lines that touch gradients are own code too, unless the program updates parameters there.
+    Samples on lines that use gradients count too, unless the program updates parameters there.
     """
     by_hand = ((rows["flags"] & layout.FLAG_BY_BACKWARD) != 0).any()
     return ("host", "unknown") if by_hand else ("host", "unknown", "update")

@@ -40,7 +40,7 @@ def share_of_events(seconds: Floats, total_s: float, fraction: float) -> Interva
 
 
 def share_of_samples(share: float, count: int, total: int, fraction: float) -> Interval:
-    """Return the share of step time that some stack samples stand for, with Wilson's 95% interval of proportions.
+    """Return the share of step time that some stack samples represent, with Wilson's 95% interval of proportions.
 
     Args:
         share: Share of step time that all samples stand for.

@@ -72,7 +72,7 @@ def host_use(run: Run) -> HostUse:
 
 
 def _on_host(run: Run, host: str) -> Run:
-    """Return a run with the ranks of one host only, because clocks of other hosts do not match its readings."""
+    """Return a run with the ranks of one host only, because clocks of other hosts do not match the host's readings."""
     own = [rank for rank in run.ranks if rank.host == host]
     return replace(run, ranks=own) if own else run
 

@@ -78,7 +78,7 @@ def straggler(analysis: RunAnalysis) -> Straggler | None:
 
 
 def _pace_s(rank: RankAnalysis) -> float:
-    """Return the seconds of a step if this rank never waited for another rank."""
+    """Return the seconds that a step would take if this rank never waited for another rank."""
     return rank.total_s / max(1, len(rank.rows)) if is_starved(rank) else rank.own_s
 
 

@@ -88,7 +88,7 @@ def _at_first_pace(walls: Floats, quarter: int, part: float) -> Gain:
     Args:
         walls: Seconds of each step.
         quarter: Number of steps in the first quarter.
-        part: Share of the run's time that these steps take.
+        part: Share of the run's time that all steps in `walls` take.
     """
     begin, mean = median_interval(walls[:quarter]), float(walls.mean())
     if begin is None or begin.low <= 0:
