@@ -48,7 +48,7 @@ class Layout:
 
     @property
     def in_use(self) -> tuple[str, ...]:
-        """The axes larger than 1, slowest first."""
+        """The names of the axes larger than 1, in the order of `AXES`."""
         return tuple(axis for axis in AXES if getattr(self, axis) > 1)
 
     @property
