@@ -111,7 +111,7 @@ def instances() -> tuple[Instance, ...]:
 
 
 def read_instances(path: Path) -> tuple[Instance, ...]:
-    """Read a user's price table. It has the columns of data/instances.csv; most of the columns may be missing.
+    """Read a user's price table, with columns as in data/instances.csv; most of the columns may be missing.
 
     Raises:
         UsageError: The file cannot be read, a required column is missing, or a figure is not a number above zero.

@@ -38,7 +38,7 @@ class Host:
 
     @property
     def allowed_cores(self) -> float:
-        """The most CPU cores that this process can use; a quota makes it a fraction, such as 1.5."""
+        """The most CPU cores that this process can use; a quota can make this a fraction, such as 1.5."""
         return min(float(len(self.affinity)), self.cpu_quota_cores or float("inf"))
 
 
