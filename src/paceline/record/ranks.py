@@ -21,7 +21,7 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True, kw_only=True)
 class RankSelection:
-    """The training processes of a run, divided into ranks and others. Each made at least one step."""
+    """The training processes of a run, divided into ranks and others. Each process made at least one step."""
 
     ranks: Sequence[Rank]  # rank numbers from 0, or from the process group
     other_attempts: Sequence[Rank] = ()  # earlier or later attempts of the same ranks

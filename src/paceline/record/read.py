@@ -205,7 +205,7 @@ def _read_steps(path: Path, most: int | None, problems: list[str]) -> tuple[Rows
 
 
 def read_losses(rank: Rank) -> Rows:
-    """Return all steps of a rank as rows of at least index, flags, wall_s, samples and loss."""
+    """Return all steps of a rank, as rows with at least the fields index, flags, wall_s, samples and loss."""
     if rank.recorded is None:
         return rank.steps
     names = ["index", "flags", "wall_s", "samples", "loss"]

@@ -72,7 +72,7 @@ class Rank:
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """One loader worker process, with cumulative counters at its ticks."""
+    """One loader worker process, with its cumulative counters at several times."""
 
     host: str
     pid: int
