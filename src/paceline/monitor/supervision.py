@@ -34,7 +34,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """The result of the command."""
+    """How the command ended."""
 
     exit_code: int  # the program's own; 128 + N for signal N, as in a shell
     signal: str | None

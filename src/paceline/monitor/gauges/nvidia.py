@@ -273,7 +273,7 @@ class GpuReader:
         return sum(1 for state in states if state)
 
     def _link_errors(self, gpu: _Gpu) -> dict[str, int]:
-        """Return the number of errors since the driver was loaded, by kind, over all links."""
+        """Return the number of errors since the driver was loaded, by kind, over all NVLinks of a GPU."""
         ask = self._nvml.call
         return {
             kind: sum(int(ask("nvmlDeviceGetNvLinkErrorCounter", gpu.handle, each, code)) for each in _links(gpu))
