@@ -71,7 +71,7 @@ def sample_counts(rank: Rank, slot: str) -> dict[str, int]:
 
 
 def _side_share(rank: Rank, slot: str, sides: Sequence[str], otherwise: float) -> float:
-    """Return the share of a slot's stack samples that are on the given sides, among all samples with a known side.
+    """Return the share of a slot's stack samples on the given sides (kinds of code), among those with a known side.
 
     If there are too few samples, the result is `otherwise`.
     """
@@ -83,7 +83,7 @@ def _side_share(rank: Rank, slot: str, sides: Sequence[str], otherwise: float) -
 
 
 def _share_without_forward(rank: Rank) -> float:
-    """Return the share of gap time in which the loss is computed, for a program whose forward pass is not recorded."""
+    """Return the share of the gap slot that computes the loss, for a program whose forward pass is not recorded."""
     counts = sample_counts(rank, "gap")
     total = sum(counts.values())
     return sum(counts.get(side, 0) for side in ("loss", "unknown")) / total if total >= _FEW else 1.0
@@ -221,7 +221,7 @@ def startup_s(rank: Rank, launches: Sequence[Launch]) -> float | None:
 
 
 def hot_functions(rank: Rank, slots: Mapping[str, Sequence[str] | None], most: int = 6) -> list[HotFunction]:
-    """Return the user's functions with most stack samples in some slots.
+    """Return the user's functions with most stack samples in some slots of a step.
 
     Args:
         rank: The rank.
@@ -273,7 +273,7 @@ def break_down(rank: Rank, launches: Sequence[Launch]) -> RankBreakdown:
 
 
 def _host_sides(rows: Rows) -> Sequence[str]:
-    """Return the sides of samples in gaps that are the program's own code.
+    """Return the sides (kinds) of stack samples in the gap slot that count as the program's own code.
 
     Samples on lines that use gradients count too, unless the program updates parameters there.
     """

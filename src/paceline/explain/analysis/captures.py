@@ -18,7 +18,7 @@ Part = Callable[[RankTrace], int]  # returns the nanoseconds of a part of a rank
 
 
 def timed(traces: Traces) -> list[RankTrace]:
-    """Return the ranks whose GPU events took time."""
+    """Return the ranks that have GPU events with a duration."""
     return [rank for rank in traces.ranks if rank.breakdown.span_ns > 0]
 
 
@@ -48,7 +48,7 @@ def gain_without(ranks: Sequence[RankTrace], part: str, share: float) -> Gain:
 
 
 def numbers(ranks: Sequence[RankTrace]) -> list[int]:
-    """Return the known numbers of ranks."""
+    """Return the rank numbers, without ranks whose number is unknown."""
     return [rank.rank for rank in ranks if rank.rank is not None]
 
 

@@ -69,5 +69,5 @@ def twice_as_fast(share: float, functions: Sequence[HotFunction]) -> Gain:
 
 
 def within_a_step(share: float) -> float:
-    """Return the share of step time limited to what a change can save: between 0 and 0.99."""
+    """Return `share`, limited to the share of step time that a change can save: between 0 and 0.99."""
     return min(max(share, 0.0), _MOST)

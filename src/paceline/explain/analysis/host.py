@@ -15,7 +15,7 @@ _FULL = 0.85  # from this share of busy cores on, threads may have to wait for o
 
 @dataclass(frozen=True, kw_only=True)
 class HostUse:
-    """The use of rank 0's host. Cores are CPU seconds per second; None means not measured."""
+    """The use of rank 0's host. Numbers of cores are CPU seconds per second; None means not measured."""
 
     allowed_cores: float | None = None  # cores that the program may use, by affinity and CPU quota
     # cores of the affinity, ignoring the quota; the readings of other programs refer to them

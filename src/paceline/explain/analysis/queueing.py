@@ -94,7 +94,7 @@ class QueueSimulation:
         return self._gain_of(max(self.loader_model.compute_s, made, self._burnt_s))
 
     def better(self) -> list[Queue]:
-        """Return the shortest queues that are nearly the best: one with as many workers as now, and one with more.
+        """Return the shortest queues that are nearly the best: one with as many workers as now, one with more workers.
 
         The queue to try first comes first. Of two equally fast queues, the shorter one comes first, because it needs
         less memory. A queue with more workers must save time or half of the batches. For a stream, more workers are not

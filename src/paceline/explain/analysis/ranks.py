@@ -24,7 +24,7 @@ _WORTH = 0.1  # least delay as a share of a step: two cores of one machine diffe
 
 @dataclass(frozen=True, kw_only=True)
 class Straggler:
-    """The rank that makes the others wait. Times are seconds per step, shares are of a step."""
+    """The rank that makes the others wait. Times are in seconds per step; shares are shares of step time."""
 
     rank: int
     step_s: float
