@@ -17,7 +17,7 @@ _told_path: str | None = None
 
 
 def installed() -> list[str]:
-    """Return the names of torch and Python that Paceline has patched in this process, in order."""
+    """Return the names in torch and Python that Paceline has patched in this process, in the order of patching."""
     return list(_installed)
 
 

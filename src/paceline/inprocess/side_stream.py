@@ -81,7 +81,7 @@ class SideStream:
 
 
 class SideCopy:
-    """A copy on a side stream. It keeps the host memory alive until it is dropped."""
+    """A copy on a side stream. This object keeps the host memory alive."""
 
     def __init__(self, side: SideStream, pinned: list[Any], *, timed: bool) -> None:
         cuda, device = side.torch.cuda, side.device

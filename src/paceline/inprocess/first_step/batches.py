@@ -42,7 +42,7 @@ def _remember(kind: Any) -> None:
 
 
 def timed(torch: Any) -> dict[str, Any] | None:
-    """Measure the batch times of the last used iterator; None if no loader was used.
+    """Measure the times of further batches from the iterator that was used last; None if no loader was used.
 
     Returns:
         ``count`` batches; ``wall_s`` of each batch; mean ``cpu_s`` per batch; ``workers``; ``work_s``, the time of some

@@ -56,7 +56,7 @@ class _Seen:
 
 
 def begin(path: str) -> None:
-    """Capture the first step once torch is imported, and write the note to a new file at this path."""
+    """Capture the first step once torch is imported, and write the captured data to a new file at this path."""
     real = os.environ.get("PACELINE_CATCH_REAL", "0") == "1"
     actions: dict[str, Any] = {"torch": lambda torch: _patch(torch, _Seen(path, real))}
     import_hook.install(
@@ -267,7 +267,7 @@ def _model(module: Any, trained: set[int]) -> dict[str, Any]:
 
 
 def _kinds(weights: Iterable[Any]) -> Counter[Any]:
-    """Return the number of elements per data type."""
+    """Return the number of weight elements for each data type."""
     kinds: Counter[Any] = Counter()
     for weight in weights:
         kinds[weight.dtype] += weight.numel()

@@ -39,7 +39,7 @@ class Tally:
         self._mode.__enter__()
 
     def leave(self) -> None:
-        """Stop counting."""
+        """Stop counting operators."""
         self._mode.__exit__(None, None, None)
         self._watches.clear()
 
@@ -89,7 +89,7 @@ class Tally:
         self._touched[number] = self._clock
 
     def _number(self, tensor: Any, new: bool) -> int:
-        """Return the number of a tensor's storage; -1 for a tensor without storage."""
+        """Return the number by which this object identifies a tensor's storage; -1 for a tensor without storage."""
         try:
             storage = tensor.untyped_storage()
         except RuntimeError:
@@ -137,7 +137,7 @@ def _mode_of() -> Any:
 
 
 def _plain(torch: Any, value: Any) -> Any:
-    """Convert arguments to JSON values."""
+    """Convert an argument of an operator to a JSON value."""
     if isinstance(value, torch.Tensor):
         return {"t": [list(value.shape), list(value.stride()), str(value.dtype).removeprefix("torch.")]}
     if isinstance(value, dict):

@@ -31,7 +31,7 @@ class Kept:
         self._hooks.__enter__()
 
     def end(self) -> None:
-        """Stop counting and restore autograd."""
+        """Stop counting saved tensors, and remove the hooks."""
         self._hooks.__exit__(None, None, None)
 
     def described(self) -> dict[str, int]:

@@ -383,7 +383,7 @@ def _or_nan(value: float | None) -> float:
 
 
 def _use(automaton: Automaton, number: int) -> dict[str, Any]:
-    """Return the use of a loader, with the counters of its in-process meter if it has one."""
+    """Return the number of fetches from a loader, their wait times, and the counters of its in-process meter."""
     use = automaton.loaders.get(number)
     meter = fetch.meters.get(number)
     found: dict[str, Any] = {"meter": meter.as_json() if meter else None}

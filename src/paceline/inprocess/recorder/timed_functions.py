@@ -82,7 +82,7 @@ def mark(owner: Any, name: str, code: int) -> None:
 
 
 def patch(torch: Any) -> None:
-    """Wrap the functions of torch itself."""
+    """Wrap the functions of torch itself that are recorded as phases."""
     mark(torch.serialization, "save", SAVE)
     hooks.replace(torch, "save", torch.serialization.save)
     if torch.distributed.is_available():

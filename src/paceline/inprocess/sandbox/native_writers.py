@@ -97,7 +97,7 @@ def begin(overlay: Overlay) -> None:
 
 
 def patch_torch(torch: Any, overlay: Overlay) -> None:
-    """Redirect torch's own writes from C."""
+    """Redirect the files that torch writes from C to the trial's folder."""
     _lead(torch, _OF_TORCH, overlay)
 
 

@@ -100,7 +100,7 @@ def _is_new(path: str, born_s: Callable[[str], float | None], since_s: float) ->
 
 
 def patch(torch: Any) -> None:
-    """Redirect torch's own writes too."""
+    """Redirect the files that torch writes from C to the trial's folder too."""
     if _overlay is not None:
         native_writers.patch_torch(torch, _overlay)
 

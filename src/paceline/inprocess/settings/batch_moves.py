@@ -72,13 +72,13 @@ class Handed:
         return len(self._copies) + self._forgotten
 
     def hand_out(self, moves: Moves) -> None:
-        """Register the tensors for moves by the program, and release this object's references to them."""
+        """Intercept the program's moves of the batch's tensors, and release this object's references to the tensors."""
         tensors, self._tensors = self._tensors, {}
         for path, tensor in tensors.items():
             moves.follow(tensor, self, path)
 
     def forget(self, path: Path) -> None:
-        """Discard the copy of a position, whose content may have changed."""
+        """Discard the copy of the tensor at a position, because the tensor may have changed."""
         self._forgotten += self._copies.pop(path, None) is not None
 
     def end(self) -> None:

@@ -26,7 +26,7 @@ _in_force = ExitStack()  # contexts that stay entered
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Apply the settings."""
+    """Apply the [compute] settings of a recipe."""
     if "num_threads" in settings:
         _set_threads(torch, settings["num_threads"])
     if "compile" in settings:
@@ -40,7 +40,7 @@ def patch(torch: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _set_threads(torch: Any, count: int) -> None:
-    """Set the number of threads; the program's own calls are ignored, except in loader workers."""
+    """Set torch's number of compute threads; later calls by the program are ignored, except in loader workers."""
     original, owner = torch.set_num_threads, os.getpid()
     original(count)
 

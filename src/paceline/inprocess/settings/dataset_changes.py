@@ -23,7 +23,7 @@ Reads = Literal["live", "ahead", "epoch", "once"]  # at each batch, some batches
 
 @dataclass
 class _Followed:
-    """A loader, if a recipe changes when this loader reads its dataset."""
+    """A loader that reads its dataset at other times than without the recipe."""
 
     before: Reads
     now: Reads
@@ -86,7 +86,7 @@ def is_given_up(iterator: Any) -> bool:
 
 
 def patch(torch: Any) -> None:
-    """Compare datasets when loaders begin an epoch and when they return batches."""
+    """Check datasets for changes when loaders begin an epoch and when they return batches."""
     from torch.utils.data import dataloader
 
     _patch_epochs(dataloader.DataLoader)

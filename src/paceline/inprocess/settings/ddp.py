@@ -15,7 +15,7 @@ _USUAL = {"bucket_cap_mb": (None, 25), "static_graph": (False,), "gradient_as_bu
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Apply the settings."""
+    """Apply the [ddp] settings of a recipe."""
     wanted = {key: settings[key] for key in _USUAL if key in settings}
     if wanted or _SEARCHES in settings:
         _patch_init(torch.nn.parallel.DistributedDataParallel, wanted, searches=settings.get(_SEARCHES, True))

@@ -20,7 +20,7 @@ _MOST_LOOKS = 8  # steps, until two in a row have the same number of backwards
 
 
 def patch(torch: Any) -> None:
-    """Skip exchanges once the number of backwards per step is known."""
+    """Skip gradient exchanges once the number of backwards per step is known."""
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     micro_steps = _MicroSteps(torch)

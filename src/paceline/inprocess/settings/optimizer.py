@@ -13,7 +13,7 @@ from paceline.inprocess.settings import confirmation, lr_factor, state_8bit
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Apply the settings to every torch optimizer that supports them."""
+    """Apply the [optimizer] settings of a recipe to every torch optimizer that supports them."""
     if "lr_factor" in settings:
         lr_factor.patch(torch, settings["lr_factor"])
     if settings.get("state_8bit"):

@@ -48,7 +48,7 @@ def now() -> Queues | None:
 
 
 def patch() -> None:
-    """Register every iterator with workers when it begins an epoch."""
+    """Register every loader iterator that has workers when it begins an epoch."""
     from torch.utils.data import dataloader
 
     iterator = dataloader._MultiProcessingDataLoaderIter

@@ -114,7 +114,7 @@ class SampleCheck:
         return index, sample, digest(sample)
 
     def agrees(self, index: Any, sample: Any, checksum: int) -> bool:
-        """Load a sample alone and compare it with the one that was loaded while other threads loaded."""
+        """Load a sample again, alone, and return whether it equals the one loaded while other threads were loading."""
         begun = time.monotonic()
         with self.turns.alone():
             alone = self._alone(index)

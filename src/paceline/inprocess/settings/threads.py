@@ -103,7 +103,7 @@ def _all_in(dataset: Any) -> Iterator[Any]:
 
 
 def _check_of(torch: Any, dataset: Any, *, in_batches: bool) -> SampleCheck:
-    """Return the check of a dataset, which is the same in all epochs."""
+    """Return the sample check of a dataset; all epochs use the same check."""
     if id(dataset) not in _checks:
         _checks[id(dataset)] = SampleCheck(torch, dataset, in_batches=in_batches)
     return _checks[id(dataset)]

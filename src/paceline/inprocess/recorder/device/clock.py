@@ -35,7 +35,7 @@ _MOST_LAGS = 2000
 
 
 class EventSource(Protocol):
-    """A device's events. The training thread calls `record`, the recorder the others; none may block."""
+    """The timing events of a device. The training thread calls `record`, the recorder the rest. No call may block."""
 
     def ready(self) -> bool:
         """Return whether an event can be recorded now."""
@@ -44,7 +44,7 @@ class EventSource(Protocol):
         """Use the device with this number from now on."""
 
     def record(self, *, working: bool = True) -> Any:
-        """Record an event on the computing stream and return it. `working` says that it is the current stream."""
+        """Record an event on the computing stream and return it. `working`: whether this stream is current."""
 
     def query(self, event: Any) -> bool:
         """Return whether the device has passed the event."""
@@ -137,7 +137,7 @@ class Stamper:
 
 
 class DeviceClock:
-    """Replays the program events with device times.
+    """Runs a second state machine on the program events, with the times at which the device reached them.
 
     `rows` gets an entry for each step: the ns of each phase of the step, or None if an event had no device time.
     """
@@ -159,7 +159,7 @@ class DeviceClock:
         self.rows: deque[tuple[int, ...] | None] = deque()
 
     def take(self, moment: Moment) -> None:
-        """Append a program event that the host's state machine has processed."""
+        """Store a program event that the host's state machine has processed."""
         self._waiting.append(moment)
 
     def poll(self) -> None:

@@ -156,13 +156,13 @@ class PendingLoss:
         self._value: float | None = None
 
     def arrived(self) -> bool:
-        """Return whether the value has arrived or is lost. The call never waits."""
+        """Return whether the value has arrived or will never arrive. The call does not wait."""
         if not self._done:
             self._done, self._value = self._losses.look(self._number, self._event)
         return self._done
 
     def value(self) -> float | None:
-        """Return the value, or None if it was lost."""
+        """Return the loss, or None if its value was overwritten or could not be read."""
         return self._value
 
 
@@ -204,7 +204,7 @@ class Losses:
         return PendingLoss(self, number, self._events.record())
 
     def look(self, number: int, event: Any) -> tuple[bool, float | None]:
-        """Return whether a copy has arrived or is lost, and its value. A copy whose slot was reused is lost."""
+        """Return whether a copy is no longer awaited, and its value; None as value if the slot was reused meanwhile."""
         try:
             if not self._events.query(event):
                 return False, None

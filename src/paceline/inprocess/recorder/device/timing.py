@@ -46,7 +46,7 @@ class Timing:
         self.take = self._clock.take
 
     def hold(self, written: Written) -> None:
-        """Take a row that the host's state machine has finished."""
+        """Store a row that the host's state machine has finished, until the device times of the step are known."""
         wall_ns = written.row.wall_ns
         self._usual_ns = wall_ns if not self._usual_ns else self._usual_ns + 0.1 * (wall_ns - self._usual_ns)
         self.rows += self._installed

@@ -90,7 +90,7 @@ class Meter:
         self.histogram = [0] * (len(_BOUNDS_NS) + 1)
 
     def settle(self) -> None:
-        """Add the batches that were noted since the last call to the counters."""
+        """Update the counters with the batches that were noted since the last call."""
         while self.noted:
             self._count(*self.noted.popleft())
 

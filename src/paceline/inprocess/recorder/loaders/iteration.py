@@ -34,7 +34,7 @@ epochs: list[tuple[int, int, int]] = []  # (time ns, loader number, base seed of
 
 
 def patch(torch: Any) -> None:
-    """Hook torch's DataLoader."""
+    """Hook torch's DataLoader to time the wait for batches."""
     from torch.utils.data import dataloader
 
     patch_classes(torch, dataloader.DataLoader, dataloader._BaseDataLoaderIter)

@@ -69,7 +69,7 @@ class OperatorWindow:
         gate.window = self.at_step_end
 
     def again(self) -> bool:
-        """Allow another window. Return False if a window is due, open or not yet read."""
+        """Allow another window. Return False if a window is requested, is open, or was not read yet."""
         if not self.taken or self._left > 0 or self.result is not None:
             return False
         self._tries = 0
@@ -183,7 +183,7 @@ class OperatorWindow:
             return {"failed": f"{type(error).__name__}: {error}"}
 
     def _try_again(self) -> None:
-        """Allow another offer of steps after a window that was closed early."""
+        """Allow another window after one that was closed because of a limit, until the tries are used up."""
         if self._over is not None and self._tries < _MOST_TRIES - 1:
             self._tries += 1
             self._forget()

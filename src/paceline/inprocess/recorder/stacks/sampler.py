@@ -81,7 +81,7 @@ class Slices:
         self._done: dict[CodeType, set[tuple[int, str]]] = {}
 
     def learn(self, side: str, frames: Frames) -> None:
-        """Process the stack of a forward (``input``) or backward (``loss``), innermost frame first."""
+        """Add the lines that make the input of a forward or the loss of a backward, from the stack of this pass."""
         for code, line in frames:
             if kind_of(code.co_filename) in ("python", "ours", "torch"):
                 continue

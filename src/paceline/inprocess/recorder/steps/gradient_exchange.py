@@ -54,7 +54,7 @@ def look(module: Any) -> None:
 
 
 def _raise_rate(module: Any) -> None:
-    """Make DDP time one pass in ten, unless it would print each time or synchronise a GPU."""
+    """Make DDP time one pass in ten, unless DDP would then print each time or synchronise a GPU."""
     prints = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper() != "OFF"
     if (
         not prints
@@ -81,5 +81,5 @@ def as_json() -> list[dict[str, float | int]]:
 
 
 def forget() -> None:
-    """Drop the times, in a forked process."""
+    """Drop the recorded exchange times, in a forked process."""
     _read.clear()

@@ -89,7 +89,7 @@ def describe(optimizer: Any) -> dict[str, Any]:
 
 
 def _patch_zero_grad(optimizer: Any) -> None:
-    """Hook ``zero_grad`` with the least cost: every step calls it."""
+    """Hook ``zero_grad`` of an optimizer in the cheapest way, because every step calls ``zero_grad``."""
     original, compiling = optimizer.zero_grad, sys.modules["torch"].compiler.is_dynamo_compiling
 
     @functools.wraps(original)

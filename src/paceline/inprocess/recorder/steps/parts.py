@@ -125,7 +125,7 @@ class Part:
 
 
 def known_sum(a: float, b: float) -> float:
-    """Add two amounts of which either may be unknown (NaN)."""
+    """Return the sum of two amounts; if one is unknown (NaN), return the other."""
     if a != a:
         return b
     return a if b != b else a + b

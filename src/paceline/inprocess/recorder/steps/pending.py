@@ -15,7 +15,7 @@ from paceline.record.layout import FLAG_EPOCH
 
 
 class Fetch(NamedTuple):
-    """One batch from a loader."""
+    """The fetch of one batch from a loader."""
 
     loader: int
     samples: float | None

@@ -62,11 +62,11 @@ class PossibleEvaluation:
 
     @property
     def is_likely(self) -> bool:
-        """Whether this is an evaluation according to the events so far."""
+        """Whether the stored forward passes are an evaluation according to the events so far."""
         return self.by_mode or self.over or self.batches >= _A_PASS
 
     def close_batch(self, part: Part) -> None:
-        """Add the counts so far to those of earlier batches."""
+        """Add the times and counts of the current batch to those of earlier batches."""
         self._earlier.extend(part)
         merge(self._earlier_uses, self.uses, evaluation=False)
         self.uses = {}
@@ -91,6 +91,6 @@ class PossibleEvaluation:
 
 
 def merge(into: dict[int, LoaderUse], uses: Mapping[int, LoaderUse], *, evaluation: bool) -> None:
-    """Add the use of loaders, as training or as evaluation."""
+    """Add the uses of loaders to those in `into`, as training or as evaluation."""
     for number, use in uses.items():
         into.setdefault(number, LoaderUse()).add(use, evaluation=evaluation)

@@ -84,7 +84,7 @@ class TimeBooking:
             pending.settle(self._cur, self._stage, uses, evaluation=evaluation)
 
     def _decide(self, *, evaluation: bool) -> None:
-        """Assign the forward passes that may be an evaluation, with all counts since the first of them."""
+        """Assign the possible evaluation, with all counts since its first forward, to evaluation or to training."""
         possible, self._possible = self._possible, None
         if possible is None:
             return

@@ -17,7 +17,7 @@ _MEANS_NOTHING = ("params", "lr", "initial_lr", "fused", "foreach", "capturable"
 
 
 class FirstGradients:
-    """Records the first steps of one process."""
+    """Records the gradients of the first optimizer steps in one process."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch

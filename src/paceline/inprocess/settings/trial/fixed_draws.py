@@ -30,7 +30,7 @@ _NUMPY_SEEDS = 1 << 32
 
 
 def patch(torch: Any) -> None:
-    """Fix the draws in both of torch's dataset fetchers."""
+    """Fix the random draws of samples in both of torch's dataset fetchers."""
     from torch.utils.data._utils import fetch
 
     _fix(torch, fetch._MapDatasetFetcher, lambda fetcher, index: index)

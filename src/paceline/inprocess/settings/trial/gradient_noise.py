@@ -16,7 +16,7 @@ WINDOW = 4  # consecutive steps
 
 
 def patch(torch: Any) -> None:
-    """Measure the gradients of the first optimizer that steps."""
+    """Record gradient norms in the steps of the first optimizer that makes a step."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     notes = _Notes()
