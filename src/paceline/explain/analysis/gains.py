@@ -43,7 +43,7 @@ def share_of_samples(share: float, count: int, total: int, fraction: float) -> I
     """Return the share of step time that some stack samples represent, with Wilson's 95% interval of proportions.
 
     Args:
-        share: Share of step time that all samples stand for.
+        share: Share of step time that all samples represent.
         count: Number of the samples to count.
         total: Number of all samples.
         fraction: Fraction of the resulting share that counts.
@@ -56,10 +56,10 @@ def share_of_samples(share: float, count: int, total: int, fraction: float) -> I
 
 
 def twice_as_fast(share: float, functions: Sequence[HotFunction]) -> Gain:
-    """Return the gain of making the function with most stack samples twice as fast.
+    """Return the gain of making the function with the most stack samples twice as fast.
 
     Args:
-        share: Share of step time that all samples stand for.
+        share: Share of step time that all samples represent.
         functions: The functions with most samples, sorted by their number of samples.
     """
     if not functions or functions[0].share <= 0:

@@ -319,7 +319,7 @@ class Scribe:
         self._ticks.write(layout.TICK.pack(*row))
 
     def write_summary(self) -> None:
-        """Replace the summary file."""
+        """Replace the summary file with the current summary."""
         if not self._described:
             return
         automaton = self.automaton

@@ -43,7 +43,7 @@ class Overlay:
         return None if f"{real}/".startswith(self._free) else self.folder + real
 
     def read(self, path: Any) -> Any:
-        """Return the path to read from."""
+        """Return the path of the file to read: in the trial's folder, or the original."""
         place = self.place(path)
         if place is None:
             return path

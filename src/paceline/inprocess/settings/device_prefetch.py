@@ -36,7 +36,7 @@ class LoaderMoves:
 
     @property
     def is_known(self) -> bool:
-        """Whether batches should be copied ahead."""
+        """Whether batches are to be copied ahead: the moves are known, and copying was not stopped."""
         return self._watched >= _WATCHED and bool(self.devices) and not self._is_over
 
     def learn(self, handed: Handed) -> None:

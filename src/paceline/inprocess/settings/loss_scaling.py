@@ -67,7 +67,7 @@ class _Scaling:
         self.skipped = 0
 
     def made(self, optimizer: Any) -> None:
-        """Register an optimizer."""
+        """Register an optimizer, whose gradients are unscaled after each backward."""
         self._optimizers.add(optimizer)
 
     def begin(self, module: Any) -> None:
@@ -83,7 +83,7 @@ class _Scaling:
         self._rescale(self._scale)
 
     def give_up(self, why: str) -> None:
-        """Stop scaling."""
+        """Stop scaling the loss, and record the reason."""
         if not self._over:
             confirmation.gave_up(_KEY, why)
         self._over = True

@@ -73,7 +73,7 @@ class Turns:
 
 
 class SampleCheck:
-    """Compares samples of one dataset."""
+    """Compares samples of one dataset that many threads load with the same samples loaded by one thread alone."""
 
     def __init__(self, torch: Any, dataset: Any, *, in_batches: bool) -> None:
         """Start the clock.

@@ -167,7 +167,7 @@ class PendingLoss:
 
 
 class Losses:
-    """Copies losses into slots of pinned memory, in turn. The device fills a slot when it reaches the copy."""
+    """Copies losses into slots of pinned memory, in turn. The device writes to a slot when it reaches the copy."""
 
     def __init__(self, events: EventSource, make_slots: Callable[[int], Any]) -> None:
         """Store the arguments.

@@ -20,7 +20,7 @@ own_code: set[CodeType] = set()  # all code of optimizer classes outside torch, 
 
 
 def patch(torch: Any) -> None:
-    """Hook all existing and future optimizers."""
+    """Hook the steps of all existing and future optimizers."""
     from torch.optim.optimizer import (
         register_optimizer_step_post_hook,
         register_optimizer_step_pre_hook,

@@ -46,7 +46,7 @@ class _Notes:
         return forward(*args, **kwargs)
 
     def backward(self, loss: Any) -> None:
-        """Record a checksum of a loss."""
+        """Record the value of a loss."""
         if isinstance(loss, self._torch.Tensor) and loss.numel() == 1:
             self._losses.append(float(loss.detach()))
 
