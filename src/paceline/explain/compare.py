@@ -1,8 +1,9 @@
 """Compare the step times of two runs, and list other differences: phases, findings, losses and settings.
 
-The compared time is the mean over the steady steps that both runs have. It is the sum of the means of the phases, and
-it determines the cost; a median would miss a stall in every tenth step. Its confidence interval is that of batch means.
-If other programs used the CPU, the interval is wider by the time for which steps may have waited for a core.
+The compared time is the mean over the steady steps that both runs have. This mean is the sum of the means of the
+phases, and it determines the cost; a median would miss a stall in every tenth step. The confidence interval of the mean
+comes from batch means. If other programs used the CPU, the interval is wider by the time for which steps may have
+waited for a core.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The time of the training loader's workers, from their counters, split by kind of time.
 
 Programs without a `DataLoader` make batches in a reader of their own. If most stack samples of input preparation are in
-Python's functions that wait for a thread or process, the reader only fetches batches that others made.
+Python's functions that wait for a thread or process, the reader only fetches batches that another thread or process
+made.
 """
 
 from __future__ import annotations

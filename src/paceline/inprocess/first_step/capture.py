@@ -7,7 +7,7 @@ The process ends with ``os._exit``: no handler and no ``finally`` of the program
 the skipped training. Until then ``torch.save`` does nothing. With real weights (``PACELINE_CATCH_REAL=1``) the process
 ends in the first forward, at the first submodule; a model with convolutions ends after this forward.
 
-With ``PACELINE_CATCH_STEP=1`` the first step runs, and every operator of the second is counted (`Tally`). Then the
+With ``PACELINE_CATCH_STEP=1`` the first step runs, and every operator of the second step is counted (`Tally`). Then the
 capture takes more batches from the loader, without any of its own torch modes, to measure the batch time.
 """
 

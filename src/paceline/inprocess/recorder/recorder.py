@@ -2,7 +2,8 @@
 
 The thread takes a stack sample every 20 ms and passes new events to the step state machine every 100 ms. It appends
 finished rows twice a second and a tick about once a second, and replaces the summary at growing intervals. The thread
-is started with ``_thread``, so it does not appear in ``threading.enumerate()``. It is stopped around every fork.
+is started with ``_thread``, so it does not appear in ``threading.enumerate()``. The thread is stopped around every
+fork.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def _new(overlay: Overlay, path: Any, args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def _old(overlay: Overlay, path: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the path of a file that is only read; the trial may have written it."""
+    """Return the path at which a file is read: in the trial's folder if the trial has written the file."""
     return overlay.read(path)
 
 

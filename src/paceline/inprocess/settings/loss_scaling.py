@@ -120,7 +120,7 @@ class _Scaling:
                 self._torch._foreach_mul_(gradients, factor)
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
-        """Check the gradients of a step; with a closure, after the closure has computed them."""
+        """Check the gradients before an optimizer step; if the step has a closure, after the closure computed them."""
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
             self._judge(optimizer)

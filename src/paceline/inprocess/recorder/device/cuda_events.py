@@ -162,7 +162,7 @@ class PendingLoss:
         return self._done
 
     def value(self) -> float | None:
-        """Return the loss, or None if its value was overwritten or could not be read."""
+        """Return the loss; None before it has arrived, or if its value was overwritten."""
         return self._value
 
 

@@ -18,7 +18,7 @@ from paceline.inprocess.recorder.probe_state import gate
 
 
 class Capture:
-    """The capture of this process, with the same interface as `OperatorWindow`."""
+    """The capture of selected steps in this process, with the same interface as `OperatorWindow`."""
 
     kind = "capture"  # kind of the note with the result
     taken = True  # steps need not be offered

@@ -8,7 +8,7 @@ checkpoints, ``host`` for other code, ``unknown`` without source.
 Between forwards, functions called by the training loop may compute with tensors, or may be the program's own code, such
 as an environment. A function that uses NumPy or a similar library and not torch is ``host``. For other functions, the
 thread state decides: tensor operations release the GIL, so the thread runs while the sampler looks at it; a thread that
-executes Python code waits for the GIL meanwhile. A function that rarely runs in samples is ``host``.
+executes Python code waits for the GIL meanwhile. A function in which the thread rarely runs is ``host``.
 """
 
 from __future__ import annotations

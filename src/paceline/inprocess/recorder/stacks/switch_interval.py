@@ -3,7 +3,8 @@
 A thread that wakes up waits for the GIL until its holder calls into C, or for the switch interval of 5 ms. A sampler
 would therefore see the program only inside C calls, and would never see functions that compute in Python for less than
 5 ms. While a sampler waits, the interval is 1 ms, or 10 µs if the program has one thread. The shorter interval affects
-only threads that wait for the GIL at the same time. After enough samples, it is used in only one of ten waits.
+only threads that wait for the GIL at the same time. After enough samples, the shorter interval is used in only one of
+ten waits.
 """
 
 from __future__ import annotations

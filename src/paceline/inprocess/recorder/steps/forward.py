@@ -1,6 +1,7 @@
 """Record forward passes: hooks in the source of ``nn.Module.__call__``, for the outermost call.
 
-Inner modules cost one more attribute load. Modules without parameters (losses, transforms) are not recorded.
+A call of an inner module costs one more attribute load. Modules without parameters (losses, transforms) are not
+recorded.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Fetches and gradient-free forwards whose purpose (training or evaluation) is not known yet: a later event decides.
 
-A forward with gradients makes the batches before it training data. Gradient-free forwards make the batches evaluation
-if the next batch comes from the same loader, or if they belong to a trained model in eval mode. Otherwise they are part
-of training (a teacher, the samples of a generator, a rollout). Time between the forwards of a rollout is computation or
-the program's own code, as is the time between a forward and its backward; stack samples decide.
+A forward with gradients shows that the batches before it are training data. Gradient-free forwards show that the
+batches are for evaluation if the next batch comes from the same loader, or if the forwards belong to a trained model in
+eval mode. Otherwise these forwards are part of training (a teacher, the samples of a generator, a rollout). Time
+between the forwards of a rollout is computation or the program's own code, as is the time between a forward and its
+backward; stack samples decide.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Forward passes with gradients that may belong to an evaluation, stored until a later event decides.
 
-A validation pass without ``no_grad`` looks like training until no backward pass follows it. There are two kinds:
+A validation pass without ``no_grad`` looks like training at first: only the missing backward pass shows the difference.
+There are two kinds of such forward passes:
 
 - *by mode*: the module is in eval mode and was trained in training mode before. Only an update of parameters shows that
   this is training; the backward passes of a validation with ``autograd.grad`` do not.
-- otherwise: forwards ran on batches of one loader. A backward pass during this pass over the loader shows that it is
-  training; the end of the pass without a backward shows that it was an evaluation.
+- otherwise: forwards ran on batches of one loader. A backward pass during this pass over the loader shows that these
+  forwards are training; the end of the pass without a backward shows that they were an evaluation.
 """
 
 from __future__ import annotations

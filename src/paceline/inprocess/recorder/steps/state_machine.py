@@ -5,14 +5,14 @@ without an open phase is *idle* time of the host program; the position of the id
 
     step end ──gap──> fetch ──gap──> forward ──mid──> backward ──other──> optimizer ──> step end
 
-The purpose of a fetch is known only when its batch is used: a forward without gradients makes it evaluation, a forward
-with gradients makes it training data. Fetches and gradient-free forwards are therefore *pending* until a later event
-decides (`_settle`).
+The purpose of a fetch is known only when its batch is used: a forward without gradients shows that the batch is for
+evaluation, a forward with gradients that it is for training. Fetches and gradient-free forwards are therefore *pending*
+until a later event decides (`_settle`).
 
-A step ends with the last optimizer of a cycle. The state machine learns which optimizer this is: when one steps for the
-second time, the optimizer before it was the last of the cycle (a GAN has two). In a program without optimizer objects,
-each backward ends a step. If optimizer steps are invisible (compiled), changed parameters (`updates.UnseenUpdates`)
-show that a step ended with the previous backward.
+A step ends with the last optimizer of a cycle. The state machine learns which optimizer this is: when an optimizer
+steps for the second time, the optimizer that stepped before was the last of the cycle (a GAN has two optimizers). In a
+program without optimizer objects, each backward ends a step. If optimizer steps are invisible (compiled), changed
+parameters (`updates.UnseenUpdates`) show that a step ended with the previous backward.
 
 A forward with gradients may be an evaluation whose author forgot ``no_grad``. Counts from this forward on are stored
 separately (`PossibleEvaluation`) until a backward, an update or the end of a pass over a loader decides.
