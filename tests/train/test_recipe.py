@@ -40,6 +40,13 @@ def test_flags_go_before_the_file(file):
     assert from_line() == Recipe()
 
 
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zero-bubble"])
+@pytest.mark.parametrize(("layout", "parts"), [("pp=2", 4), ("dp=2,pp=4", 8), ("tp=2,shard=2", 1)])
+def test_a_pipeline_takes_enough_micro_batches_by_default(layout, parts, schedule):
+    assert from_line("--layout", layout, "--schedule", schedule).micro_batches == parts
+    assert from_line("--layout", layout, "--schedule", schedule, "--accumulate", "16").micro_batches == 16
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -60,7 +67,10 @@ def test_flags_go_before_the_file(file):
         ({"memory": {"activation_budget": 2}}, "share from 0 to 1"),
         ({"optimizer": {"clip_norm": 0}}, "a number above 0"),
         ({"pipeline": {"schedule": "zb"}}, "it takes gpipe, 1f1b, interleaved, zero-bubble"),
-        ({"layout": "pp=4"}, r"pp=4 with 1 micro-batches: 1f1b takes at least 4; .*--accumulate\) to 8"),
+        (
+            {"layout": "pp=4", "memory": {"micro_batches": 1}},
+            r"pp=4 with 1 micro-batches: 1f1b takes at least 4; .*--accumulate\) to 8",
+        ),
         (
             {"layout": "pp=2", "memory": {"micro_batches": 3}, "pipeline": {"schedule": "interleaved"}},
             "a multiple of 2",

@@ -27,15 +27,15 @@ from paceline.train.gradients import is_number
 class Memory:
     """Settings of gradient accumulation and activation checkpointing; table ``[memory]`` of a recipe."""
 
-    micro_batches: int = 1  # the number of parts of a batch that run one after the other
+    micro_batches: int | None = None  # parts of a batch, one after the other; None: `Recipe.micro_batches` chooses
     checkpoint_every: int | None = None  # 1: every block, 2: every second one
     activation_budget: float | None = None  # share of the blocks' activation bytes that may be saved, 0 to 1
     selective: bool = False
 
     def __post_init__(self) -> None:
-        _check_count("micro_batches", self.micro_batches)
-        if self.checkpoint_every is not None:
-            _check_count("checkpoint_every", self.checkpoint_every)
+        for name in ("micro_batches", "checkpoint_every"):
+            if (count := getattr(self, name)) is not None:
+                _check_count(name, count)
         budget = self.activation_budget
         if budget is not None and not (is_number(budget) and 0 <= budget <= 1):
             raise UsageError(f"memory.activation_budget = {budget!r} is not allowed; it takes a share from 0 to 1")

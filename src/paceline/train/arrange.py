@@ -80,7 +80,7 @@ def arrange(
     held = nn.Sequential(OrderedDict(layer for _, stage in own for layer in stage.named_children()))
     _put_attributes(held, notes)
     held.forward = partial(_refuse_call, layout)
-    stages = pp.Stages(own, world.group("pp"), world.device, (recipe.pipeline, recipe.memory.micro_batches))
+    stages = pp.Stages(own, world.group("pp"), world.device, (recipe.pipeline, recipe.micro_batches))
     return Arranged(
         module=held,
         held=held,
@@ -160,7 +160,7 @@ def _costs(model: Any, world: World, recipe: Recipe, sample: Any) -> list[float]
             "pipeline.balance = 'measured' needs a batch to measure the layers: call setup(..., sample=inputs), "
             "or set 'counted'"
         )
-    part = sample[: max(1, len(sample) // recipe.memory.micro_batches)].to(world.device)
+    part = sample[: max(1, len(sample) // recipe.micro_batches)].to(world.device)
     found = [measured(list(model.children()), part) if world.rank == 0 else None]
     torch.distributed.broadcast_object_list(found, 0)
     return found[0]

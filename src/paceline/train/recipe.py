@@ -56,6 +56,12 @@ class Recipe:
         """Whether replicas step independently, each with its own optimizer."""
         return self.local.every is not None or self.asynchronous.max_staleness is not None
 
+    @property
+    def micro_batches(self) -> int:
+        """Number of parts of a batch; without a setting twice the ranks of a pipeline, and 1 without pp."""
+        by_default = 2 * self.layout.pp if self.layout.pp > 1 else 1
+        return self.memory.micro_batches or by_default
+
     def check(self) -> None:
         """Check that the settings are compatible with each other and with the layout.
 
@@ -68,7 +74,7 @@ class Recipe:
         self.asynchronous.check(self.layout, meets=self.local.every is not None)
         self.ddp.check(self.layout, alone=self.apart, scaled=self.precision.autocast == "fp16")
         if self.layout.pp > 1:
-            self.pipeline.check(self.layout.pp, self.memory.micro_batches)
+            self.pipeline.check(self.layout.pp, self.micro_batches)
 
 
 _PARTS = {

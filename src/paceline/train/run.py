@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -42,7 +43,8 @@ class Run:
         self.scale = settings.precision.scale()
         self.steps = 0  # number of applied steps
         self._places = loaders.Places()
-        self._planned = settings.memory.micro_batches
+        self._planned = settings.micro_batches
+        self._tell_micro_batches()
         self._dealt = settings.asynchronous.max_staleness is not None
         group = None if self._dealt else self.world.data_group
         self._weights = gradients.Weights(self._planned, self.world.device, group, not settings.apart)
@@ -55,6 +57,14 @@ class Run:
         self._schedule: Any = None
         self._loss: Loss | None = None
         self._weight: Callable[[Any], Any] | None = None
+
+    def _tell_micro_batches(self) -> None:
+        """Name the number of micro-batches that a pipeline takes by default."""
+        if self.is_first and self.recipe.layout.pp > 1 and self.recipe.memory.micro_batches is None:
+            sys.stderr.write(
+                f"paceline: layout {self.recipe.layout}: each batch is split into {self._planned} micro-batches, 2 per "
+                "rank of the pipeline; --accumulate (memory.micro_batches) sets another number\n"
+            )
 
     def __enter__(self) -> Self:
         return self

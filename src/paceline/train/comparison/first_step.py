@@ -129,7 +129,7 @@ class FirstStep:
             world=self._world,
             arranged=self._arranged,
             whole=self._whole,
-            planned=self._recipe.memory.micro_batches,
+            planned=self._recipe.micro_batches,
             joined=True,
             short=True,
             context=context,
