@@ -34,8 +34,9 @@ class Memory:
 
     def __post_init__(self) -> None:
         for name in ("micro_batches", "checkpoint_every"):
-            if (count := getattr(self, name)) is not None:
-                _check_count(name, count)
+            count = getattr(self, name)
+            if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+                raise UsageError(f"memory.{name} = {count!r} is not allowed; it takes a whole number from 1 on")
         budget = self.activation_budget
         if budget is not None and not (is_number(budget) and 0 <= budget <= 1):
             raise UsageError(f"memory.activation_budget = {budget!r} is not allowed; it takes a share from 0 to 1")
@@ -78,11 +79,6 @@ class Memory:
             return
         for block in blocks[:: self.checkpoint_every or 1]:
             _forget(block, self.selective)
-
-
-def _check_count(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UsageError(f"memory.{name} = {value!r} is not allowed; it takes a whole number from 1 on")
 
 
 def _named(how: str) -> Memory:

@@ -11,10 +11,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from paceline.core.errors import UsageError
-from paceline.train import checkpoints, gradients, loaders
+from paceline.train import gradients, loaders
+from paceline.train.checkpoints import folder as checkpoints
+from paceline.train.checkpoints.export import export
 from paceline.train.comparison.first_step import FirstStep
 from paceline.train.evaluation import evaluated
-from paceline.train.exports import export
 from paceline.train.parallel.asynchronous import Rounds, Staleness
 from paceline.train.passes import Loss, Passes
 from paceline.train.recipe import Recipe, of

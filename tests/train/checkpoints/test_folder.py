@@ -10,7 +10,8 @@ from tests.train.launching import on_ranks
 from torch import nn
 
 from paceline.core.errors import UsageError
-from paceline.train import Engine, checkpoints
+from paceline.train import Engine
+from paceline.train.checkpoints import folder as checkpoints
 
 PROGRAM = """
 import json, sys

@@ -134,6 +134,38 @@ def _is_ours(path: Path) -> bool:
     return path.name in (_PROGRESS, _EXTRA, ".metadata") or path.suffix == ".distcp"
 
 
+def is_checkpoint(folder: Path) -> bool:
+    """Return whether a folder has a whole checkpoint; a collective of all ranks."""
+    if _rank() == 0:
+        recover(folder)
+    _meet()
+    return (folder / _PROGRESS).exists()
+
+
+def load_model(folder: Path, model: Any) -> set[str]:
+    """Read the tensors that a model and a checkpoint have in common; a collective of all ranks.
+
+    Args:
+        folder: Of a checkpoint, of any layout.
+        model: The module that holds this rank's parameters.
+
+    Returns:
+        The names of all tensors of the checkpoint's model.
+
+    Raises:
+        UsageError: A tensor has another shape.
+    """
+    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+
+    keys = FileSystemReader(folder).read_metadata().state_dict_metadata
+    saved = {key.removeprefix("model.") for key in keys if key.startswith("model.")}
+    own = {name: value for name, value in get_model_state_dict(model, options=_options()).items() if name in saved}
+    load(folder, {"model": own}, same_ranks=False)
+    set_model_state_dict(model, own, options=StateDictOptions(strict=False))
+    return saved
+
+
 def read_extra(folder: Path) -> dict[str, Any]:
     """Return the extra values that the program saved with a checkpoint; empty if it saved none."""
     import torch
