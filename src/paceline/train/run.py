@@ -13,6 +13,7 @@ from typing import Any, Self
 from paceline.core.errors import UsageError
 from paceline.train import gradients, loaders
 from paceline.train.checkpoints import folder as checkpoints
+from paceline.train.checkpoints.background import BackgroundSaves
 from paceline.train.checkpoints.export import export
 from paceline.train.comparison.first_step import FirstStep
 from paceline.train.evaluation import evaluated
@@ -42,7 +43,8 @@ class Run:
         settings.precision.check_device(self.world.device)
         settings.precision.set_matmul()
         self.scale = settings.precision.scale()
-        self.steps = 0  # number of applied steps
+        self.steps = 0  # applied ones
+        self._background_saves = BackgroundSaves()
         self._places = loaders.Places()
         self._planned = settings.micro_batches
         self._tell_micro_batches()
@@ -117,17 +119,21 @@ class Run:
         """The staleness of this rank's updates when they were applied; None without `[asynchronous]`."""
         return self._replicas.staleness() if isinstance(self._replicas, Rounds) else None
 
-    def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
-        """Write model, optimizer and progress; all ranks call it, and each writes its part.
+    def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None, *, wait: bool = True) -> None:
+        """Write model, optimizer and progress; all ranks call it, each writes its part.
+
+        At most one checkpoint is written at a time: a call waits for an earlier one.
 
         Args:
-            folder: The folder to write; created if it does not exist. An earlier checkpoint in it is replaced when
-                the new one is complete.
-            extra: State of the program itself, which `load` returns: tensors, numbers and text in dicts and lists.
-                That of rank 0 is written.
+            folder: Made where it is not there; an earlier checkpoint in it is replaced when the new one is whole.
+            extra: State of the program's own, which `load` returns: tensors, numbers and text in dicts and lists.
+                Rank 0's is written.
+            wait: False: return as soon as all is copied to host memory; a thread writes the checkpoint while training
+                goes on. An error is raised by the next save, by `load` or by `close`.
 
         Raises:
-            UsageError: Replicas of `[local]` are not synchronized.
+            UsageError: Replicas that train alone have not met.
+            EnvironmentFault: This checkpoint, or one that was written in the background, could not be written.
         """
         arranged = self._ready().arranged
         if self._replicas is not None:
@@ -135,7 +141,12 @@ class Run:
         state = checkpoints.state(
             arranged.held, self._optimizer, self._replicas, stepped=self.steps > 0 or self._made_with_state
         )
-        checkpoints.save(Path(folder), {**state, "random": self.world.draws()}, self._progress(), extra)
+        contents = checkpoints.contents_of({**state, "random": self.world.draws()}, self._progress(), extra)
+        if wait:
+            self._background_saves.finish()
+            checkpoints.save(Path(folder), contents)
+        else:
+            self._background_saves.start(Path(folder), contents, tells=self.is_first)
 
     def load(self, folder: str | Path) -> dict[str, Any]:
         """Continue from a checkpoint of any layout; all ranks call it after `setup()`.
@@ -146,6 +157,7 @@ class Run:
         Raises:
             UsageError: There is no complete checkpoint, or it is of another model.
         """
+        self._background_saves.finish()
         held, updates = self._ready().arranged.held, (self._optimizer, self._replicas)
         progress = checkpoints.read_progress(Path(folder), self._progress())
         stepped, same = progress["steps"] > 0 or self._made_with_state, progress["drawn_as"] == self.world.drawn_as
@@ -199,10 +211,15 @@ class Run:
             yield
 
     def close(self) -> None:
-        """Leave the process group; the end of `with Engine(...)` calls it."""
+        """Wait for a checkpoint that is being written, then leave the other ranks; the end of a `with` block does it.
+
+        Raises:
+            EnvironmentFault: The checkpoint could not be written.
+        """
         import torch
 
         if self._replicas is not None:
             self._replicas.close()
+        self._background_saves.close()
         if self._owns_group and torch.distributed.is_initialized():
             leave()

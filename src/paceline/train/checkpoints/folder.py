@@ -10,14 +10,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.train.replicas import Replicas
 
 _PROGRESS = "paceline.json"
@@ -62,37 +66,101 @@ def _options() -> Any:
     return StateDictOptions(flatten_optimizer_state_dict=True)
 
 
-def save(
-    folder: Path, tensors: dict[str, Any], progress: dict[str, Any], extra: Mapping[str, Any] | None = None
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CheckpointContents:
+    """What a checkpoint consists of on one rank."""
+
+    tensors: dict[str, Any]  # as `state` returns them
+    progress: str  # the JSON file
+    extra: bytes | None  # the file with what the program added; None without
+
+
+def contents_of(
+    tensors: dict[str, Any], progress: dict[str, Any], extra: Mapping[str, Any] | None
+) -> CheckpointContents:
+    """Return what is written to a checkpoint; the tensors are not copied.
+
+    Args:
+        tensors: As `state` returns them.
+        progress: What goes into the JSON file.
+        extra: Of the program's own: what `torch.load(weights_only=True)` reads; rank 0's is written.
+    """
+    import torch
+
+    text = json.dumps({"schema": _SCHEMA, **progress}, default=_number)
+    file = BytesIO()
+    if extra is not None and _rank() == 0:
+        torch.save(dict(extra), file)
+    return CheckpointContents(tensors=tensors, progress=text, extra=file.getvalue() or None)
+
+
+def save(folder: Path, contents: CheckpointContents, group: Any = None) -> None:
     """Write a checkpoint; a collective of all ranks.
 
     The checkpoint is written beside the folder and then replaces it, so a complete checkpoint exists at all
     times.
 
     Args:
-        folder: The folder to write. Its earlier checkpoint is replaced; other files in it stay.
-        tensors: As `state` returns them.
-        progress: Values for the JSON file.
-        extra: Values of the program that `torch.load(weights_only=True)` can read; those of rank 0 are written.
+        folder: Where; its earlier checkpoint is replaced, other files in it stay.
+        contents: Of this rank.
+        group: Process group of all ranks; None: the default one.
+
+    Raises:
+        EnvironmentFault: It cannot be written, on all ranks.
     """
-    import torch
     from torch.distributed import checkpoint
 
-    text = json.dumps({"schema": _SCHEMA, **progress}, default=_number)
     part = beside(folder, "part")
+    _on_rank_0(folder, group, partial(_clear, folder, part))
+    try:
+        with _quiet():
+            checkpoint.save(contents.tensors, checkpoint_id=part, process_group=group)
+    except checkpoint.CheckpointException as error:  # torch gives it to all ranks
+        raise _not_written(folder, _cause(error)) from error
+    _on_rank_0(folder, group, partial(_complete, contents, part, folder))
+
+
+def _on_rank_0(folder: Path, group: Any, work: Callable[[], None]) -> None:
+    """Do a part of a save on rank 0 while the others wait; raise its error on all ranks."""
+    import torch
+
+    failed: list[str | None] = [None]
     if _rank() == 0:
-        recover(folder)
-        shutil.rmtree(part, ignore_errors=True)
-    _meet()
-    with _quiet():
-        checkpoint.save(tensors, checkpoint_id=part)
-    if _rank() == 0:
-        if extra is not None:
-            torch.save(dict(extra), part / _EXTRA)
-        (part / _PROGRESS).write_text(text, encoding="utf-8")
-        put_in_place(part, folder)
-    _meet()
+        try:
+            work()
+        except OSError as error:
+            failed = [f"{type(error).__name__}: {error}"]
+    if torch.distributed.is_initialized():
+        torch.distributed.broadcast_object_list(failed, 0, group)
+    if failed[0] is not None:
+        raise _not_written(folder, failed[0])
+
+
+def _not_written(folder: Path, why: str) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"checkpoint {folder} could not be written ({why}); an earlier checkpoint there is kept. Free disk space, or "
+        "save to another folder"
+    )
+
+
+def _clear(folder: Path, part: Path) -> None:
+    """Finish or remove what an interrupted save left."""
+    recover(folder)
+    shutil.rmtree(part, ignore_errors=True)
+
+
+def _complete(contents: CheckpointContents, part: Path, folder: Path) -> None:
+    """Write rank 0's files to a checkpoint, and give it its place."""
+    if contents.extra is not None:
+        (part / _EXTRA).write_bytes(contents.extra)
+    (part / _PROGRESS).write_text(contents.progress, encoding="utf-8")
+    put_in_place(part, folder)
+
+
+def _cause(error: Any) -> str:
+    """Return what torch's error of several ranks says of one: exception and traceback are wrapped."""
+    cause = next((wrapped[0] for wrapped in error.failures.values()), error)
+    return f"{type(cause).__name__}: {cause}"
 
 
 def beside(folder: Path, what: str) -> Path:
@@ -220,7 +288,6 @@ def load(folder: Path, tensors: dict[str, Any], *, same_ranks: bool) -> set[str]
         UsageError: The checkpoint is of another model or optimizer.
     """
     from torch.distributed import checkpoint
-    from torch.distributed.checkpoint.api import CheckpointException
 
     frozen = _without_state(folder, tensors)
     of_optimizer = tensors.get("optimizer", {})
@@ -228,9 +295,8 @@ def load(folder: Path, tensors: dict[str, Any], *, same_ranks: bool) -> set[str]
     try:
         with _quiet():
             checkpoint.load({k: v for k, v in tensors.items() if same_ranks or k != "random"}, checkpoint_id=folder)
-    except CheckpointException as error:
-        cause = next((wrapped[0] for wrapped in error.failures.values()), error)  # pairs of exception, traceback
-        raise UsageError(f"checkpoint {folder} does not belong to this model and optimizer: {cause}") from error
+    except checkpoint.CheckpointException as error:
+        raise UsageError(f"checkpoint {folder} does not belong to this model and optimizer: {_cause(error)}") from error
     of_optimizer.update(kept)
     return frozen
 
@@ -291,7 +357,10 @@ def apply(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress torch's warning that torch.distributed is not initialized, which is expected with one process."""
+    """Leave out torch's warning that one process is alone: it is. Filters belong to all threads; others leave them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
         yield
