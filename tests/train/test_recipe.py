@@ -37,6 +37,7 @@ def test_flags_go_before_the_file(file):
     assert (recipe.memory.micro_batches, recipe.memory.selective) == (8, True)
     assert (recipe.optimizer.clip_norm, recipe.layout) == (0.5, Layout(pp=2))
     assert from_line("--checkpoint-activations", "0.25").memory.activation_budget == 0.25
+    assert from_line("--timeout-s", "90").process_group.timeout_s == 90
     assert from_line() == Recipe()
 
 
@@ -66,6 +67,10 @@ def test_a_pipeline_takes_enough_micro_batches_by_default(layout, parts, schedul
         ({"memory": {"selective": True, "checkpoint_every": 1}}, "exclude each other; set only one"),
         ({"memory": {"activation_budget": 2}}, "share from 0 to 1"),
         ({"optimizer": {"clip_norm": 0}}, "a number above 0"),
+        (
+            {"process_group": {"timeout_s": 0}},
+            "process_group.timeout_s = 0 is not allowed; it takes a number",
+        ),
         ({"pipeline": {"schedule": "zb"}}, "it takes gpipe, 1f1b, interleaved, zero-bubble"),
         (
             {"layout": "pp=4", "memory": {"micro_batches": 1}},
@@ -89,6 +94,7 @@ def test_what_is_wrong_is_named(content, says):
         ("memory", "activation_budget"),
         ("local", "outer_lr"),
         ("ddp", "find_unused_parameters"),
+        ("process_group", "timeout_s"),
     ],
 )
 def test_a_text_where_a_number_belongs_is_named(table, setting):

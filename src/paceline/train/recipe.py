@@ -16,7 +16,7 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout, parse
 from paceline.train.activations import Memory
-from paceline.train.gradients import Clipping
+from paceline.train.gradients import Clipping, is_number
 from paceline.train.parallel.asynchronous import Asynchronous
 from paceline.train.parallel.dp import Exchange
 from paceline.train.parallel.layers import Layers
@@ -37,6 +37,19 @@ class Checks:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProcessGroup:
+    """How ranks wait for each other; table ``[process_group]`` of a recipe."""
+
+    timeout_s: float | None = None  # longest wait of a collective; None: torch's default
+
+    def __post_init__(self) -> None:
+        if self.timeout_s is not None and not (is_number(self.timeout_s) and 0 < self.timeout_s < float("inf")):
+            raise UsageError(
+                f"process_group.timeout_s = {self.timeout_s!r} is not allowed; it takes a number of seconds above 0"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """The settings of all parts and the layout; the default is one process in fp32."""
 
@@ -50,6 +63,7 @@ class Recipe:
     asynchronous: Asynchronous = field(default_factory=Asynchronous)
     ddp: Exchange = field(default_factory=Exchange)
     checks: Checks = field(default_factory=Checks)
+    process_group: ProcessGroup = field(default_factory=ProcessGroup)
 
     @property
     def apart(self) -> bool:
@@ -87,6 +101,7 @@ _PARTS = {
     "asynchronous": Asynchronous,
     "ddp": Exchange,
     "checks": Checks,
+    "process_group": ProcessGroup,
 }
 
 
@@ -171,6 +186,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--checkpoint-activations", metavar="HOW", help="none, full, selective, or a share to keep such as 0.5")
     add("--clip-norm", metavar="X", type=float, help="maximum norm of all gradients together")
+    add("--timeout-s", metavar="X", type=float, help="longest wait for another rank in seconds, before the run ends")
     add("--schedule", metavar="NAME", help="of pipeline stages: gpipe, 1f1b, interleaved or zero-bubble")
 
 
@@ -190,6 +206,8 @@ def from_arguments(arguments: argparse.Namespace) -> Recipe:
         recipe = replace(recipe, pipeline=replace(recipe.pipeline, schedule=given["schedule"]))
     if given.get("clip_norm") is not None:
         recipe = replace(recipe, optimizer=Clipping(clip_norm=given["clip_norm"]))
+    if given.get("timeout_s") is not None:
+        recipe = replace(recipe, process_group=ProcessGroup(timeout_s=given["timeout_s"]))
     recipe = replace(recipe, memory=recipe.memory.changed(given.get("accumulate"), given.get("checkpoint_activations")))
     recipe.check()
     return recipe

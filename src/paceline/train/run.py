@@ -39,7 +39,7 @@ class Run:
         """
         self._owns_group = meet()
         settings = self.recipe = of(recipe)
-        self.world = join(settings.layout)
+        self.world = join(settings.layout, settings.process_group.timeout_s)
         settings.precision.check_device(self.world.device)
         settings.precision.set_matmul()
         self.scale = settings.precision.scale()
