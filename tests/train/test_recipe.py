@@ -37,6 +37,7 @@ def test_flags_go_before_the_file(file):
     assert (recipe.memory.micro_batches, recipe.memory.selective) == (8, True)
     assert (recipe.optimizer.clip_norm, recipe.layout) == (0.5, Layout(pp=2))
     assert from_line("--checkpoint-activations", "0.25").memory.activation_budget == 0.25
+    assert from_line("--ema", "0.999").ema.decay == 0.999
     assert from_line("--timeout-s", "90").process_group.timeout_s == 90
     assert from_line() == Recipe()
 

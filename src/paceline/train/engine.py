@@ -21,10 +21,11 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.train import gradients, loaders, optimizers
 from paceline.train.arrange import arrange
+from paceline.train.average import AveragedWeights
 from paceline.train.comparison.first_step import FirstStep, copied
 from paceline.train.meta_device import Init, Weights, fill, source_of
+from paceline.train.parallel.replicas import replicas_of
 from paceline.train.passes import Loss, Passes
-from paceline.train.replicas import replicas_of
 from paceline.train.run import Run
 from paceline.train.world import draw_apart, draw_within
 
@@ -87,7 +88,10 @@ class Engine(Run):
         self._passes = Passes(arranged, self._weights, self._planned, self._context, self.scale)
         self._optimizer = optimizers.made(optimizer, arranged.held)
         self._made_with_state = bool(self._optimizer.state)
-        self._replicas = replicas_of(self.recipe, model, self.world)
+        self._replicas = replicas_of(self.recipe.local, self.recipe.asynchronous, model, self.world)
+        if self.recipe.ema.decay is not None:
+            stages = [arranged.held] if arranged.stages is None else [part for _, part in arranged.stages.modules]
+            self._average = AveragedWeights(arranged.held, stages, self.recipe.ema.decay)
         draw_apart(self.world)
         self._schedule = optimizers.schedule_of(schedule, self._optimizer)
         self._loss, self._weight = loss, weight
@@ -174,6 +178,7 @@ class Engine(Run):
             UsageError: The gradients of this step were not reduced.
         """
         passes = self._ready()
+        self._check_not_averaged("step")
         arranged = passes.arranged
         if not passes.synced:
             raise UsageError(
@@ -205,6 +210,8 @@ class Engine(Run):
             gradients.multiply(held, factor)
             self._optimizer.step()
             self.steps += 1
+            if self._average is not None:
+                self._average.update()
             for _ in range(1 if self._replicas is None else self._replicas.due()):
                 if self._schedule is not None:
                     self._schedule.step()

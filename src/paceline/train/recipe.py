@@ -16,6 +16,7 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout, parse
 from paceline.train.activations import Memory
+from paceline.train.average import Ema
 from paceline.train.gradients import Clipping, is_number
 from paceline.train.parallel.asynchronous import Asynchronous
 from paceline.train.parallel.dp import Exchange
@@ -64,6 +65,7 @@ class Recipe:
     ddp: Exchange = field(default_factory=Exchange)
     checks: Checks = field(default_factory=Checks)
     process_group: ProcessGroup = field(default_factory=ProcessGroup)
+    ema: Ema = field(default_factory=Ema)
 
     @property
     def apart(self) -> bool:
@@ -86,6 +88,7 @@ class Recipe:
         self.layers.check(self.layout)
         self.precision.check(self.layout)
         self.asynchronous.check(self.layout, meets=self.local.every is not None)
+        self.ema.check(apart=self.apart)
         self.ddp.check(self.layout, alone=self.apart, scaled=self.precision.autocast == "fp16")
         if self.layout.pp > 1:
             self.pipeline.check(self.layout.pp, self.micro_batches)
@@ -102,6 +105,7 @@ _PARTS = {
     "ddp": Exchange,
     "checks": Checks,
     "process_group": ProcessGroup,
+    "ema": Ema,
 }
 
 
@@ -186,6 +190,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--checkpoint-activations", metavar="HOW", help="none, full, selective, or a share to keep such as 0.5")
     add("--clip-norm", metavar="X", type=float, help="maximum norm of all gradients together")
+    add("--ema", metavar="DECAY", type=float, help="average the parameters over the steps, such as 0.999")
     add("--timeout-s", metavar="X", type=float, help="longest wait for another rank in seconds, before the run ends")
     add("--schedule", metavar="NAME", help="of pipeline stages: gpipe, 1f1b, interleaved or zero-bubble")
 
@@ -206,6 +211,8 @@ def from_arguments(arguments: argparse.Namespace) -> Recipe:
         recipe = replace(recipe, pipeline=replace(recipe.pipeline, schedule=given["schedule"]))
     if given.get("clip_norm") is not None:
         recipe = replace(recipe, optimizer=Clipping(clip_norm=given["clip_norm"]))
+    if given.get("ema") is not None:
+        recipe = replace(recipe, ema=Ema(decay=given["ema"]))
     if given.get("timeout_s") is not None:
         recipe = replace(recipe, process_group=ProcessGroup(timeout_s=given["timeout_s"]))
     recipe = replace(recipe, memory=recipe.memory.changed(given.get("accumulate"), given.get("checkpoint_activations")))

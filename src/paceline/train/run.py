@@ -12,15 +12,16 @@ from typing import Any, Self
 
 from paceline.core.errors import UsageError
 from paceline.train import gradients, loaders
+from paceline.train.average import AveragedWeights
 from paceline.train.checkpoints import folder as checkpoints
 from paceline.train.checkpoints.background import BackgroundSaves
 from paceline.train.checkpoints.export import export
 from paceline.train.comparison.first_step import FirstStep
 from paceline.train.evaluation import evaluated
 from paceline.train.parallel.asynchronous import Rounds, Staleness
+from paceline.train.parallel.replicas import Replicas
 from paceline.train.passes import Loss, Passes
 from paceline.train.recipe import Recipe, of
-from paceline.train.replicas import Replicas
 from paceline.train.world import join, leave, meet
 
 
@@ -52,7 +53,8 @@ class Run:
         group = None if self._dealt else self.world.data_group
         self._weights = gradients.Weights(self._planned, self.world.device, group, not settings.apart)
         self._replicas: Replicas | None = None
-        self._tried = 0  # number of steps, with skipped ones
+        self._average: AveragedWeights | None = None
+        self._tried = 0  # steps, skipped ones too
         self._made_with_state = False  # whether the optimizer has state before a step, as Adagrad has
         self._passes: Passes | None = None
         self._first_step: FirstStep | None = None  # the comparison on the first batch, until it has run
@@ -109,6 +111,27 @@ class Run:
             )
         return evaluated(self._ready().arranged, self.world, loader, {**loss, **measures}, self._weight, self._context)
 
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Give the model the averages of its parameters inside, for `evaluate`, `export` and calls; all ranks call it.
+
+        Raises:
+            UsageError: The recipe has no `[ema]`.
+        """
+        self._ready()
+        if self._average is None:
+            raise UsageError("averaged(): there is no average; set ema.decay (--ema), such as 0.999")
+        with self._average.swapped():
+            yield
+
+    def _averages(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the average."""
+        return {} if self._average is None else {"ema": self._average.values}
+
+    def _check_not_averaged(self, what: str) -> None:
+        if self._average is not None and self._average.in_use:
+            raise UsageError(f"{what}() inside `with engine.averaged():`: the model has the averages; call it after")
+
     def meet(self) -> None:
         """With `[asynchronous]`, wait for all ranks and give them the same parameters; otherwise do nothing."""
         if self._replicas is not None:
@@ -136,12 +159,14 @@ class Run:
             EnvironmentFault: This checkpoint, or one that was written in the background, could not be written.
         """
         arranged = self._ready().arranged
+        self._check_not_averaged("save")
         if self._replicas is not None:
             self._replicas.can_save(self._tried)
         state = checkpoints.state(
             arranged.held, self._optimizer, self._replicas, stepped=self.steps > 0 or self._made_with_state
         )
-        contents = checkpoints.contents_of({**state, "random": self.world.draws()}, self._progress(), extra)
+        tensors = {**state, **self._averages(), "random": self.world.draws()}
+        contents = checkpoints.contents_of(tensors, self._progress(), extra)
         if wait:
             self._background_saves.finish()
             checkpoints.save(Path(folder), contents)
@@ -158,13 +183,16 @@ class Run:
             UsageError: There is no complete checkpoint, or it is of another model.
         """
         self._background_saves.finish()
+        self._check_not_averaged("load")
         held, updates = self._ready().arranged.held, (self._optimizer, self._replicas)
         progress = checkpoints.read_progress(Path(folder), self._progress())
         stepped, same = progress["steps"] > 0 or self._made_with_state, progress["drawn_as"] == self.world.drawn_as
         state, random = checkpoints.state(held, *updates, stepped=stepped), self.world.draws()
-        frozen = checkpoints.load(Path(folder), {**state, "random": random}, same_ranks=same)
+        frozen = checkpoints.load(Path(folder), {**state, **self._averages(), "random": random}, same_ranks=same)
         checkpoints.apply(state, held, *updates, stepped=stepped, frozen=frozen)
         self.steps, self._tried = int(progress["steps"]), int(progress["tried_steps"])
+        if self._average is not None:
+            self._average.updates = int(progress["ema_updates"])
         if self.scale is not None:
             self.scale.load_state_dict(progress["scale"])
         if self._schedule is not None:
@@ -190,6 +218,8 @@ class Run:
         found["random"], found["drawn_as"] = self.world.drawn(), self.world.drawn_as
         if self._replicas is not None:
             found["replicas"] = self.world.layout.dp
+        if self._average is not None:
+            found["ema_updates"] = self._average.updates
         if self.scale is not None:
             found["scale"] = self.scale.state_dict()
         if self._schedule is not None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.train.replicas import Replicas
+from paceline.train.parallel.replicas import Replicas
 
 _PROGRESS = "paceline.json"
 _EXTRA = "extra.pt"
@@ -389,8 +389,8 @@ def read_progress(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     if progress.get("schema") != _SCHEMA or missing:
         raise UsageError(
             f"checkpoint {folder} ({progress.get('schema')}) has no {', '.join(missing) or _SCHEMA}: it was saved with "
-            "another precision, without a schedule, or with synchronous replicas; load it with the settings it "
-            "was saved with"
+            "another precision, without a schedule or [ema], or with synchronous replicas; load it with the settings "
+            "it was saved with"
         )
     if progress.get("replicas") != wanted.get("replicas"):
         raise UsageError(
