@@ -37,6 +37,8 @@ def test_flags_go_before_the_file(file):
     assert (recipe.memory.micro_batches, recipe.memory.selective) == (8, True)
     assert (recipe.optimizer.clip_norm, recipe.layout) == (0.5, Layout(pp=2))
     assert from_line("--checkpoint-activations", "0.25").memory.activation_budget == 0.25
+    assert from_line("--compile").compute.compile == "default"
+    assert from_line("--compile", "max-autotune").compute.compile == "max-autotune"
     assert from_line("--ema", "0.999").ema.decay == 0.999
     assert from_line("--timeout-s", "90").process_group.timeout_s == 90
     assert from_line() == Recipe()
@@ -68,6 +70,24 @@ def test_a_pipeline_takes_enough_micro_batches_by_default(layout, parts, schedul
         ({"memory": {"selective": True, "checkpoint_every": 1}}, "exclude each other; set only one"),
         ({"memory": {"activation_budget": 2}}, "share from 0 to 1"),
         ({"optimizer": {"clip_norm": 0}}, "a number above 0"),
+        (
+            {"compute": {"compile": "fast"}},
+            "compute.compile = 'fast' is not allowed; it takes default,",
+        ),
+        ({"compute": {"num_threads": 2}}, r"no setting compute.num_threads; \[compute\] has compile"),
+        (
+            {"compute": {"compile": "default"}, "layout": "tp=2"},
+            "combined with layout tp=2; use dp and shard",
+        ),
+        (
+            {"compute": {"compile": "reduce-overhead"}, "layout": "shard=2"},
+            "with layout shard=2; use compute.compile = 'default'",
+        ),
+        (
+            {"compute": {"compile": "default"}, "memory": {"activation_budget": 0.5}},
+            "with memory.activation_budget; use memory.checkpoint_every",
+        ),
+        ({"compute": {"compile": "default"}, "layers": {"devices": ["cpu", "cpu"]}}, r"with \[layers\]"),
         (
             {"process_group": {"timeout_s": 0}},
             "process_group.timeout_s = 0 is not allowed; it takes a number",

@@ -192,6 +192,7 @@ def _spread(
     if world.data_group is not None and not recipe.apart:
         batch_norm.share(model, world.data_group)
     recipe.memory.apply(blocks)
+    recipe.compute.apply(model, blocks)
     if "shard" in mesh_axes(layout):
         after = shard.shard(model, blocks, world.shard_mesh(), recipe.precision, reshard=layout.pp == 1)
         if is_on_meta(model):

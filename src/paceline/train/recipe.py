@@ -17,6 +17,7 @@ from paceline.core.errors import UsageError
 from paceline.core.layout import Layout, parse
 from paceline.train.activations import Memory
 from paceline.train.average import Ema
+from paceline.train.compilation import Compute
 from paceline.train.gradients import Clipping, is_number
 from paceline.train.parallel.asynchronous import Asynchronous
 from paceline.train.parallel.dp import Exchange
@@ -66,6 +67,7 @@ class Recipe:
     checks: Checks = field(default_factory=Checks)
     process_group: ProcessGroup = field(default_factory=ProcessGroup)
     ema: Ema = field(default_factory=Ema)
+    compute: Compute = field(default_factory=Compute)
 
     @property
     def apart(self) -> bool:
@@ -88,6 +90,11 @@ class Recipe:
         self.layers.check(self.layout)
         self.precision.check(self.layout)
         self.asynchronous.check(self.layout, meets=self.local.every is not None)
+        self.compute.check(
+            self.layout,
+            weighs=self.memory.activation_budget is not None,
+            spreads=bool(self.layers.devices),
+        )
         self.ema.check(apart=self.apart)
         self.ddp.check(self.layout, alone=self.apart, scaled=self.precision.autocast == "fp16")
         if self.layout.pp > 1:
@@ -106,6 +113,7 @@ _PARTS = {
     "checks": Checks,
     "process_group": ProcessGroup,
     "ema": Ema,
+    "compute": Compute,
 }
 
 
@@ -190,6 +198,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--checkpoint-activations", metavar="HOW", help="none, full, selective, or a share to keep such as 0.5")
     add("--clip-norm", metavar="X", type=float, help="maximum norm of all gradients together")
+    add("--compile", metavar="MODE", nargs="?", const="default", help="default, reduce-overhead or max-autotune")
     add("--ema", metavar="DECAY", type=float, help="average the parameters over the steps, such as 0.999")
     add("--timeout-s", metavar="X", type=float, help="longest wait for another rank in seconds, before the run ends")
     add("--schedule", metavar="NAME", help="of pipeline stages: gpipe, 1f1b, interleaved or zero-bubble")
@@ -211,6 +220,8 @@ def from_arguments(arguments: argparse.Namespace) -> Recipe:
         recipe = replace(recipe, pipeline=replace(recipe.pipeline, schedule=given["schedule"]))
     if given.get("clip_norm") is not None:
         recipe = replace(recipe, optimizer=Clipping(clip_norm=given["clip_norm"]))
+    if given.get("compile") is not None:
+        recipe = replace(recipe, compute=Compute(compile=given["compile"]))
     if given.get("ema") is not None:
         recipe = replace(recipe, ema=Ema(decay=given["ema"]))
     if given.get("timeout_s") is not None:

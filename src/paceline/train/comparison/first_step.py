@@ -135,7 +135,8 @@ class FirstStep:
             context=context,
         )
         try:
-            self._attempts(setting, make)
+            with self._recipe.compute.uncompiled():
+                self._attempts(setting, make)
         finally:
             self._whole, self._busy = None, False
             self._arranged.set_sync(True)
