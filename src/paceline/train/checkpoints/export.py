@@ -40,23 +40,59 @@ def export(held: Any, world: World, path: Path) -> None:
 
 
 def _whole(held: Any, world: World) -> Iterator[tuple[str, Any]]:
-    """Yield names and tensors of the whole model, in host memory on rank 0; nothing on other ranks."""
+    """Yield names and tensors of the whole model, in host memory on rank 0; elsewhere nothing."""
+    own = {name: value for name, value in held.state_dict().items() if hasattr(value, "detach")}  # no extra state
+    group = world.group("pp")
+    stages = _tensors_of_stages(own, group)
+    for name, value in own.items():
+        gathered = full(value)
+        if world.rank == 0:
+            yield name, gathered.cpu().contiguous().clone()
+        elif stages is not None:
+            _send(gathered, group)
+    if world.rank == 0 and group is not None:
+        for stage, tensors in enumerate(stages[1:], 1):
+            for name, shape, dtype in tensors:
+                yield name, _received((shape, dtype, world.device), stage, group).cpu()
+
+
+def _tensors_of_stages(own: dict[str, Any], group: Any) -> Any:
+    """Return name, shape and data type of the tensors of each stage on rank 0; None where rank 0 gets none.
+
+    Args:
+        own: The tensors of this rank's stages.
+        group: The ranks with the other stages; None without pp. Names go to rank 0 only.
+    """
     import torch
 
-    group = world.group("pp")
-    names = [list(held.state_dict())]
-    stages: list[Any] = [None] * (1 if group is None else torch.distributed.get_world_size(group))
-    if group is None:
-        stages = names
-    else:
-        torch.distributed.all_gather_object(stages, names[0], group=group)
-    own = held.state_dict()
-    for stage, of_stage in enumerate(stages):
-        for name in of_stage:
-            value = full(own[name]) if name in own and hasattr(own[name], "detach") else own.get(name)
-            if group is not None:
-                box = [value.cpu() if hasattr(value, "cpu") else value]
-                torch.distributed.broadcast_object_list(box, torch.distributed.get_global_rank(group, stage), group)
-                value = box[0]
-            if world.rank == 0 and hasattr(value, "cpu"):
-                yield name, value.cpu().contiguous().clone()
+    if group is None or torch.distributed.get_global_rank(group, 0) != 0:
+        return None
+    listed = [(name, tuple(value.shape), value.dtype) for name, value in own.items()]
+    every: list[Any] = [None] * torch.distributed.get_world_size(group)
+    torch.distributed.gather_object(listed, every if torch.distributed.get_rank() == 0 else None, 0, group)
+    return every
+
+
+def _send(value: Any, group: Any) -> None:
+    """Send a tensor to rank 0, as `_received` takes it."""
+    import torch
+
+    if value.numel():
+        torch.distributed.send(value.contiguous().reshape(-1).view(torch.uint8), 0, group)
+
+
+def _received(form: tuple[Any, Any, Any], stage: int, group: Any) -> Any:
+    """Return a tensor of another stage on rank 0.
+
+    Args:
+        form: Shape, data type and device.
+        stage: Its position in the pipeline.
+        group: The ranks of the pipeline.
+    """
+    import torch
+
+    found = torch.empty(form[0], dtype=form[1], device=form[2])
+    if found.numel():
+        source = torch.distributed.get_global_rank(group, stage)
+        torch.distributed.recv(found.view(-1).view(torch.uint8), source, group)
+    return found

@@ -114,10 +114,35 @@ def save(folder: Path, contents: CheckpointContents, group: Any = None) -> None:
     _on_rank_0(folder, group, partial(_clear, folder, part))
     try:
         with _quiet():
-            checkpoint.save(contents.tensors, checkpoint_id=part, process_group=group)
+            checkpoint.save(contents.tensors, process_group=group, **_with_metadata_on_rank_0(part))
     except checkpoint.CheckpointException as error:  # torch gives it to all ranks
         raise _not_written(folder, _cause(error)) from error
     _on_rank_0(folder, group, partial(_complete, contents, part, folder))
+
+
+def _with_metadata_on_rank_0(part: Path) -> dict[str, Any]:
+    """Return how torch saves to a folder and leaves the names and shapes of all tensors on rank 0.
+
+    torch sends the metadata of the whole checkpoint to all ranks at the end, where nobody reads it. It grows with the
+    number of tensors and with the number of ranks.
+    """
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.metadata import Metadata
+
+    class OnRank0(Metadata):
+        def __reduce__(self) -> Any:
+            return Metadata, ({},)
+
+    class Planner(checkpoint.DefaultSavePlanner):
+        def create_global_plan(self, all_plans: Any) -> Any:
+            plans, metadata = super().create_global_plan(all_plans)
+            return plans, OnRank0(**vars(metadata))
+
+    class Writer(checkpoint.FileSystemWriter):
+        def finish(self, metadata: Any, results: Any) -> None:
+            super().finish(Metadata(**vars(metadata)), results)
+
+    return {"storage_writer": Writer(part), "planner": Planner()}
 
 
 def _on_rank_0(folder: Path, group: Any, work: Callable[[], None]) -> None:
