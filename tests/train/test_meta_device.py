@@ -222,3 +222,16 @@ def test_buffers_that_have_values_keep_them():
     held = model.to_empty(device="cpu")
     meta_device.fill(given, held, join(Layout()))
     assert held[2].kept.tolist() == [8, 9]
+
+
+def test_one_part_at_a_time_has_values_in_host_memory():
+    model, sizes = on_meta(), []
+
+    def noted(module):
+        sizes.append(sum(value.numel() for value in given.whole.parameters() if not value.is_meta))
+        draw(module)
+
+    given = source(model, init=noted)
+    meta_device.fill(given, model.to_empty(device="cpu"), join(Layout()))
+    assert max(sizes) == sum(value.numel() for value in net()[1].parameters())
+    assert all(value.is_meta for value in given.whole.parameters())
