@@ -40,9 +40,7 @@ class BackgroundSaves:
         if self._threads is None:
             self._prepare()
         staged = replace(contents, tensors=self._stager.stage(contents.tensors))
-        self._writing = self._threads.submit(save, folder, staged, self._group)
-        if tells:
-            self._writing.add_done_callback(_tell)
+        self._writing = self._threads.submit(_write, folder, staged, self._group, tells)
 
     def _prepare(self) -> None:
         """Make what all saves of a run share."""
@@ -81,7 +79,11 @@ class BackgroundSaves:
             self._threads = self._stager = None
 
 
-def _tell(writing: Future[None]) -> None:
-    error = writing.exception()
-    if error is not None:
-        sys.stderr.write(f"paceline: {error} (raised at the next save, or at the end)\n")
+def _write(folder: Path, staged: CheckpointContents, group: Any, tells: bool) -> None:
+    """Write a checkpoint; an error is printed now, where this rank prints, and raised when the save is waited for."""
+    try:
+        save(folder, staged, group)
+    except Exception as error:
+        if tells:
+            sys.stderr.write(f"paceline: {error} (raised at the next save, or at the end)\n")
+        raise

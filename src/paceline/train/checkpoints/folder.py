@@ -149,22 +149,22 @@ def _on_rank_0(folder: Path, group: Any, work: Callable[[], None]) -> None:
     """Do a part of a save on rank 0 while the others wait; raise its error on all ranks."""
     import torch
 
-    failed: list[str | None] = [None]
+    failed: list[OSError | None] = [None]
     if _rank() == 0:
         try:
             work()
         except OSError as error:
-            failed = [f"{type(error).__name__}: {error}"]
+            failed = [error]
     if torch.distributed.is_initialized():
         torch.distributed.broadcast_object_list(failed, 0, group)
     if failed[0] is not None:
         raise _not_written(folder, failed[0])
 
 
-def _not_written(folder: Path, why: str) -> EnvironmentFault:
+def _not_written(folder: Path, cause: BaseException) -> EnvironmentFault:
     return EnvironmentFault(
-        f"checkpoint {folder} could not be written ({why}); an earlier checkpoint there is kept. Free disk space, or "
-        "save to another folder"
+        f"checkpoint {folder} could not be written ({type(cause).__name__}: {cause}); an earlier checkpoint there is "
+        "kept. Free disk space, or save to another folder"
     )
 
 
@@ -182,10 +182,10 @@ def _complete(contents: CheckpointContents, part: Path, folder: Path) -> None:
     put_in_place(part, folder)
 
 
-def _cause(error: Any) -> str:
-    """Return what torch's error of several ranks says of one: exception and traceback are wrapped."""
-    cause = next((wrapped[0] for wrapped in error.failures.values()), error)
-    return f"{type(cause).__name__}: {cause}"
+def _cause(error: Any) -> BaseException:
+    """Return the exception of one rank in torch's error of several ranks."""
+    cause: BaseException = next((wrapped[0] for wrapped in error.failures.values()), error)  # exception and traceback
+    return cause
 
 
 def beside(folder: Path, what: str) -> Path:
