@@ -88,7 +88,7 @@ def noise_prior(processes: Sequence[Sequence[float]]) -> NoisePrior:
 def speed_up(
     rounds: Sequence[Sequence[Values]], scatter: float = 0.0, alpha: float = ALPHA, prior: NoisePrior | None = None
 ) -> Interval:
-    """Return the speed-up as a factor, with a confidence interval that is valid after any number of looks at the data.
+    """Return the speed-up as a factor. Its confidence interval stays valid if it is computed after every pair.
 
     Args:
         rounds: For each round and each pair of blocks, the seconds of the baseline and of the candidate.
@@ -153,7 +153,7 @@ def _reach_by_prior(rounds: Sequence[Sequence[Values]], alpha: float, prior: Noi
 
 
 def _whole_rounds(rounds: Sequence[Sequence[Values]]) -> float:
-    """Return the effective number of rounds: fewer than their count if they have different numbers of pairs."""
+    """Return the effective number of rounds, which is smaller than their count if their numbers of pairs differ."""
     sizes = [len(each) for each in rounds]
     return float(sum(sizes) ** 2 / sum(size * size for size in sizes))
 
@@ -179,8 +179,8 @@ def needs_new_processes(interval: Interval, scatter: float, rounds: int) -> bool
 def scatter_of(processes: Sequence[Sequence[float]]) -> float:
     """Return the standard deviation of the log of the speed between processes of the same program.
 
-    The noise of single blocks is subtracted, because it averages out; the noise that all processes share does not
-    count. Few processes give a poor estimate, so the usual scatter counts as much as four more processes.
+    The noise of single blocks is subtracted, because it averages out. Noise that all processes share does not count.
+    Few processes give a poor estimate, so the usual scatter counts as much as four more processes.
 
     Args:
         processes: For each process, the seconds of its blocks. All processes ran the same steps, in turn.

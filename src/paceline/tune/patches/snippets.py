@@ -1,4 +1,4 @@
-"""Code that patches insert behind the imports of a file, such as a loader that keeps its workers."""
+"""Code that patches insert below the imports of a file, such as a loader class with persistent workers."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ def _extra_overlay_folders(stack: ExitStack) -> list[Path]:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with all its contents, including subfolders without permissions, as the kernel leaves them."""
+    """Remove a folder with all its contents, also subfolders without permissions, such as those of an overlay."""
 
     def open_up(remove: Callable[..., Any], path: str, _: Any) -> None:
         with suppress(OSError):
