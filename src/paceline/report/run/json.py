@@ -71,7 +71,7 @@ def schema_text() -> str:
 
 
 def _without_nan(value: object, path: str, missing: dict[str, str]) -> Any:
-    """Return a copy of plain data with NaN and infinity replaced by None; their paths are added to ``missing``."""
+    """Return a copy of plain data with NaN and infinity replaced by None; add each path with a reason to `missing`."""
     if isinstance(value, float) and finite(value) is None:
         missing[path] = NOT_FINITE
         return None

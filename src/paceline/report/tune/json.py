@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 def tuned_json(tuned: TuneResult, recipe_file: str | None, steps: Sequence[NextStep] = ()) -> Json:
-    """Return a result as JSON values.
+    """Return the result of tuning as JSON values.
 
     Args:
         tuned: The result of tuning.

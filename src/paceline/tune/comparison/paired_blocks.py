@@ -2,8 +2,8 @@
 
 The baseline and the candidate run in one process each, and one of the two processes is always paused. Both run steps
 [k, k + n), in alternating order, so that changes of the machine's speed and differences between steps affect both.
-Short blocks are better: on a virtual machine whose cores ran at 1.0 or 0.4 times their speed for seconds at a time, 20
-s of blocks of 0.6 s resolved differences of 3.6%, and 20 s of blocks of 0.08 s resolved 1.5%. However, a network
+Short blocks are better: on a virtual machine whose cores ran at 1.0 or 0.4 times their speed for seconds at a time,
+20 s of blocks of 0.6 s resolved differences of 3.6%, and 20 s of blocks of 0.08 s resolved 1.5%. However, a network
 request or a sleep continues while its process is paused, so a program that waits for data gets long blocks. Pairs
 during which other programs used CPU cores are left out, whatever their result.
 

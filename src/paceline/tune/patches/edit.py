@@ -42,7 +42,7 @@ class Edit:
         return call
 
     def statements(self, place: ModelBinding) -> list[str]:
-        """Return the statements to insert where a model is complete (see `ModelBinding`); none by default."""
+        """Return the statements to insert for a model at `place`; none by default."""
         return []
 
     def where(self, node: cst.CSTNode) -> str:
