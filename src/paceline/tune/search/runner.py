@@ -295,8 +295,7 @@ class TrialRunner:
 
         Raises:
             TrialFailed: A setting of the candidate was not applied. If the program refuses it, the error is raised
-                after a
-                few steps.
+                after a few steps.
         """
         try:
             for process in (first, second):
