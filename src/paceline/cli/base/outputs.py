@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """The requested outputs of a result."""
+    """The files and formats in which a result is to be written."""
 
     json_file: Path | None = None
     markdown: Path | None = None

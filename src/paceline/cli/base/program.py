@@ -102,7 +102,7 @@ def _complete_file(ctx: click.Context, parameter: click.Parameter, incomplete: s
 
 
 def program_of(ctx: click.Context, options: dict[str, Any]) -> Program:
-    """Remove the program from a command's options and return it."""
+    """Return the program that a command's options contain, and remove it from the options."""
     arguments, module = tuple(options.pop("arguments")), options.pop("module")
     return Program(arguments=arguments, any_command=ctx.meta["any_command"], module=module)
 

@@ -1,4 +1,4 @@
-"""Settings. A flag overrides a PACELINE_* variable, which overrides the settings file, which overrides the default.
+"""Settings: flags override PACELINE_* variables, variables override the settings file, the file overrides defaults.
 
 The settings file is ``paceline.toml``, or ``[tool.paceline]`` in ``pyproject.toml``, in the current folder or in the
 nearest parent folder that has one of them. Each command has a table, ``[run]`` or ``[data.convert]``. Its keys are the

@@ -16,7 +16,7 @@ from paceline.report.plan.words import RECOMPUTATION, axes, batches, dollars, ho
 
 
 def headline(advice: Advice) -> str:
-    """Return the result in one sentence."""
+    """Return the result of planning in one sentence."""
     best, name = advice.best, advice.wish.model.name
     if best is None:
         near = advice.found.nearest

@@ -118,7 +118,7 @@ def speed(plan: Plan) -> tuple[float, str]:
 
 
 def axes(layout: Layout) -> str:
-    """Return a layout as text in which lines may break between axes."""
+    """Return a layout as text in which lines can break between axes."""
     return str(layout).replace(",", ", ")
 
 

@@ -1,7 +1,7 @@
 """A run as one JSON object for programs, schema ``paceline.run/1``; `assets/run.schema.json` describes it.
 
-Keys may be added, never changed. Units are in the names (``_s``, ``_bytes``); shares are fractions of one. A
-number that was not measured, or is not finite, is null, and ``unavailable`` gives the reason.
+New keys can be added, but keys never change. Units are in the names (``_s``, ``_bytes``); shares are fractions of one.
+A number that was not measured, or is not finite, is null, and ``unavailable`` gives the reason.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def _command(tuned: TuneResult) -> str:
 
 
 def headline(tuned: TuneResult) -> str:
-    """Return the result in one sentence."""
+    """Return the result of tuning in one sentence."""
     looked = tuned.unproven.speedup if tuned.unproven is not None else None
     if looked is not None:
         return f"One change looked {units.factor(looked.value)} faster, but that is not proven"

@@ -1,4 +1,4 @@
-"""The result of tuning as JSON, schema ``paceline.tune/1``. Keys may be added, never changed."""
+"""The result of tuning as JSON, schema ``paceline.tune/1``. New keys can be added, but keys never change."""
 
 from __future__ import annotations
 

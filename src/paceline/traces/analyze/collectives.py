@@ -162,7 +162,7 @@ class CollectiveSequences:
         return sorted(set.intersection(*told))
 
     def uneven(self, how: str) -> list[str]:
-        """Return a message if the ranks recorded different numbers of collectives; `how` says how they were matched."""
+        """Return a message if the ranks recorded different numbers of collectives; `how` is the method of matching."""
         counts = {len(own) for own in self.ranks.values()}
         return [
             f"{self.named}: the ranks recorded different numbers of these collectives (between {min(counts)} and "

@@ -105,8 +105,8 @@ class RoundLimits:
 def fair_pairs(pairs: Sequence[BlockPair]) -> list[BlockPair]:
     """Return the pairs that count, with their seconds corrected for batches from the loader's queue (`queue_factor`).
 
-    Pairs are left out if other programs used the cores or if the clocks of a GPU changed (`trials.gpus`). If these are
-    more than half of the pairs, all pairs count.
+    Pairs are left out if other programs used the cores or if the clocks of a GPU changed (`trials.gpus`). If more
+    than half of the pairs would be left out, all pairs count.
 
     Returns:
         The pairs; an empty list if all batches of one side were made before its blocks.

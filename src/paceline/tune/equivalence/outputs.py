@@ -34,7 +34,7 @@ _MOST_SKIPPED = 0.25  # share of the compared steps that loss scaling may skip w
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One check and its result."""
+    """One equivalence check and its result."""
 
     name: str  # such as "samples"
     passed: bool
@@ -254,7 +254,7 @@ def _relative_distance(wanted: RankOutputs, got: RankOutputs) -> float | None:
 def _counts(
     first: Sequence[RankOutputs], again: Sequence[RankOutputs], candidate: Sequence[RankOutputs]
 ) -> list[Check]:
-    """Compare the integer buffers, such as BatchNorm's number of batches, which shows additional updates."""
+    """Compare the integer buffers, such as BatchNorm's number of batches, which differs after additional updates."""
     wanted, got, repeated = ([list(one.counts) for one in seen] for seen in (first, candidate, again))
     if not any(wanted) and not any(got):
         return []
@@ -277,7 +277,7 @@ def _counts(
 
 
 def _losses(baseline: Sequence[Sequence[RankOutputs]], candidate: Sequence[RankOutputs]) -> Check:
-    """Compare the losses; they may differ by the standard deviation of the baseline's losses between seeds."""
+    """Compare the losses: the allowed difference is the standard deviation of the baseline's losses between seeds."""
     curves = [np.array(seeded[0].losses) for seeded in baseline]
     own = np.array(candidate[0].losses)
     length = min(len(own), *(len(c) for c in curves))

@@ -16,7 +16,7 @@ from paceline.core.errors import EnvironmentFault
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFile:
-    """One file of the program."""
+    """One source file of the program."""
 
     path: Path  # relative to the working directory
     text: str  # with the file's own line endings

@@ -29,7 +29,7 @@ Pass `fused=True` to the call that creates the optimizer.
 
 
 def _open(context: DiagnosisContext) -> bool:
-    """Return whether an optimizer was created without both ``fused`` and ``foreach``, or no optimizer is known."""
+    """Return whether an optimizer was created with neither ``fused`` nor ``foreach``, or no optimizer is known."""
     known = context.facts.first.record.summary.get("optimizers", ())
     chosen = known and all(one.get("fused") is not None or one.get("foreach") is not None for one in known)
     return not chosen and not context.setting("optimizer", "foreach")

@@ -243,7 +243,7 @@ def _measured(runner: TrialRunner, best: Recipe, sizes: Sequence[BatchSize], siz
 
 
 def _too_large(sizes: Sequence[BatchSize]) -> str | None:
-    """Return why the next batch size may need too much host memory, or None if the free memory is enough."""
+    """Return why the next batch size could need too much host memory, or None if the free memory is enough."""
     peaks = [size.peak_bytes for size in sizes[-2:]]
     if len(peaks) < 2 or peaks[0] is None or peaks[1] is None:
         return None

@@ -35,7 +35,7 @@ _ONE_OF = frozenset({"optimizer.fused", "optimizer.foreach"})  # torch accepts o
 def record_trial(tried: Sequence[Trial], trial: Trial) -> list[Trial]:
     """Return the trials with one more trial.
 
-    It replaces an earlier entry if it continues the comparison of that entry, or if both trials were skipped.
+    The new trial replaces an earlier entry with the same recipe, or with the same remedy if both trials were skipped.
     """
     for place, before in enumerate(tried):
         if _is_same(before, trial):

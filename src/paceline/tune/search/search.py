@@ -154,10 +154,7 @@ class Search:
         return self._search()
 
     def _confirm(self) -> ComparisonResult | None:
-        """Compare all kept changes with the unchanged program; return None if nothing was kept or there is no time.
-
-        The measurements that selected the changes do not count, so the result has no selection bias.
-        """
+        """Compare all kept changes again with the unchanged program; None if nothing was kept or no time is left."""
         if not self._kept or self._is_over():
             return None
         warmup_steps = max(candidate.warmup_steps or 0 for candidate in self._chosen)

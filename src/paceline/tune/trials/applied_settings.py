@@ -42,7 +42,7 @@ def is_in_force(recipe_file: Path, folder: Path) -> bool:
 def refused_settings(recipe: Recipe, folder: Path) -> Mapping[str, str]:
     """Return the settings that were not applied in a run although a process recorded them, with the reasons.
 
-    A setting without a record is not among them, because it can still be applied while the run goes on.
+    A setting without a record is left out, because it can still be applied later in the run.
     """
     return {key: why for key, why in unapplied_settings(recipe, folder).items() if why != NOTHING}
 

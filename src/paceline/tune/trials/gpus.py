@@ -1,7 +1,7 @@
 """The GPUs of a trial during a block of steps: clocks, temperature, throttling, and free memory.
 
 The clock of a GPU changes with heat, power and the load of other programs. A pair of blocks under different clocks says
-little about a change. However, a change may itself cause lower clocks, and then the lower clocks are part of its
+little about a change. However, a change can itself cause lower clocks, and then the lower clocks are part of its
 result. So pairs are left out symmetrically: as many pairs in which the candidate had a lower clock as pairs in which
 it had a higher clock, beginning with the largest differences. If clocks differ on one side only, no pair is left out.
 The rule uses clocks only, never times.

@@ -102,7 +102,7 @@ def isolation_for(folder: Path, cwd: Path, *, allows_network: bool) -> Isolation
     Args:
         folder: The folder of all trials.
         cwd: Working directory of the program.
-        allows_network: Whether trials may use the network.
+        allows_network: Whether trials are allowed to use the network.
     """
     why_not = _why_not_by_kernel(folder, cwd, allows_network)
     return Isolation(

@@ -65,7 +65,7 @@ _INSTALLED = re.compile(r"^<|/(site|dist)-packages/|/lib/python\d")
 
 
 def _mean_over_ranks(said: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    """Return the mean over ranks of a value in their messages, or None if a rank does not know the value."""
+    """Return the mean of a value over the messages of all ranks, or None if a rank does not know the value."""
     total = sum_of_known([one.get(key) for one in said])
     return None if total is None else total / len(said)
 

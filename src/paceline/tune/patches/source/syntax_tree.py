@@ -67,7 +67,7 @@ class Tree:
 
 
 class _Nodes(cst.CSTVisitor):
-    """Lists all nodes of a tree, parents first; stores each node's parent, and the range in the list of its subtree."""
+    """Lists all nodes of a tree, parents first, with each node's parent and the range of its subtree in the list."""
 
     def __init__(self) -> None:
         super().__init__()
