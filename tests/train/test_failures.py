@@ -20,6 +20,8 @@ torch.set_num_threads(1)
 recipe = {"layout": "dp=4" if what == "too few ranks" else "dp=2"}
 if what == "killed, asynchronous":
     recipe["asynchronous"] = {"max_staleness": 2}
+if what == "late":
+    recipe["process_group"] = {"timeout_s": 2}
 engine = Engine(recipe)
 width = 5 if what == "other shapes" and rank == 1 else 4
 model = nn.Sequential(nn.Linear(4, width), nn.Linear(width, 4))
@@ -35,7 +37,7 @@ for number in range(100):
         sys.exit(0)
     if what == "own error" and number == 3 and rank == 1:
         raise ValueError("a sample is broken")
-    if what == "own error" and number == 3:
+    if what == "own error" and number == 3 or what == "late" and number == 3 and rank == 1:
         time.sleep(60)  # it waits for something that never comes
 """
 SAYS = {
@@ -45,6 +47,7 @@ SAYS = {
     "killed": "rank 1 ended without an error (killed, out of memory, or exited early); all ranks end",
     "killed, asynchronous": "rank 1 ended without an error (killed, out of memory, or exited early); all ranks end",
     "through early": "ended without an error (killed, out of memory, or exited early); all ranks end",
+    "late": "rank 0: waited 2 s for another rank, the limit (process_group.timeout_s, --timeout-s): a rank is slow",
     "own error": "rank 1: failed with the error above; all ranks end",
 }
 WITHIN_S = 100  # on a slow machine, most of it imports; a rank that hangs would wait for half an hour

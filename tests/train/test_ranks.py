@@ -13,7 +13,7 @@ ON_FOUR = [
     {"recipe": {"layout": "dp=2,shard=2", "memory": {"micro_batches": 2, "checkpoint_every": 1}}, "ragged": True},
     {"recipe": {"layout": "shard=2,tp=2"}, "plan": True},
     {"recipe": {"layout": "dp=2,tp=2"}, "from": 0},
-    {"recipe": {"layout": "tp=2,pp=2", "memory": FOUR_PARTS}, "from": 2},
+    {"recipe": {"layout": "tp=2,pp=2"}, "from": 2},
     {"recipe": {"layout": "shard=2,pp=2", "memory": FOUR_PARTS}, "from": 2},
     {"recipe": {"layout": "dp=2,pp=2", "memory": FOUR_PARTS, "pipeline": {"schedule": "gpipe"}}, "ragged": True},
     {"recipe": {"layout": "pp=4", "memory": FOUR_PARTS, "pipeline": {"schedule": "zero-bubble"}}, "ragged": True},

@@ -37,7 +37,18 @@ def test_flags_go_before_the_file(file):
     assert (recipe.memory.micro_batches, recipe.memory.selective) == (8, True)
     assert (recipe.optimizer.clip_norm, recipe.layout) == (0.5, Layout(pp=2))
     assert from_line("--checkpoint-activations", "0.25").memory.activation_budget == 0.25
+    assert from_line("--compile").compute.compile == "default"
+    assert from_line("--compile", "max-autotune").compute.compile == "max-autotune"
+    assert from_line("--ema", "0.999").ema.decay == 0.999
+    assert from_line("--timeout-s", "90").process_group.timeout_s == 90
     assert from_line() == Recipe()
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zero-bubble"])
+@pytest.mark.parametrize(("layout", "parts"), [("pp=2", 4), ("dp=2,pp=4", 8), ("tp=2,shard=2", 1)])
+def test_a_pipeline_takes_enough_micro_batches_by_default(layout, parts, schedule):
+    assert from_line("--layout", layout, "--schedule", schedule).micro_batches == parts
+    assert from_line("--layout", layout, "--schedule", schedule, "--accumulate", "16").micro_batches == 16
 
 
 @pytest.mark.parametrize(
@@ -59,8 +70,33 @@ def test_flags_go_before_the_file(file):
         ({"memory": {"selective": True, "checkpoint_every": 1}}, "exclude each other; set only one"),
         ({"memory": {"activation_budget": 2}}, "share from 0 to 1"),
         ({"optimizer": {"clip_norm": 0}}, "a number above 0"),
+        (
+            {"compute": {"compile": "fast"}},
+            "compute.compile = 'fast' is not allowed; it takes default,",
+        ),
+        ({"compute": {"num_threads": 2}}, r"no setting compute.num_threads; \[compute\] has compile"),
+        (
+            {"compute": {"compile": "default"}, "layout": "tp=2"},
+            "combined with layout tp=2; use dp and shard",
+        ),
+        (
+            {"compute": {"compile": "reduce-overhead"}, "layout": "shard=2"},
+            "with layout shard=2; use compute.compile = 'default'",
+        ),
+        (
+            {"compute": {"compile": "default"}, "memory": {"activation_budget": 0.5}},
+            "with memory.activation_budget; use memory.checkpoint_every",
+        ),
+        ({"compute": {"compile": "default"}, "layers": {"devices": ["cpu", "cpu"]}}, r"with \[layers\]"),
+        (
+            {"process_group": {"timeout_s": 0}},
+            "process_group.timeout_s = 0 is not allowed; it takes a number",
+        ),
         ({"pipeline": {"schedule": "zb"}}, "it takes gpipe, 1f1b, interleaved, zero-bubble"),
-        ({"layout": "pp=4"}, r"pp=4 with 1 micro-batches: 1f1b takes at least 4; .*--accumulate\) to 8"),
+        (
+            {"layout": "pp=4", "memory": {"micro_batches": 1}},
+            r"pp=4 with 1 micro-batches: 1f1b takes at least 4; .*--accumulate\) to 8",
+        ),
         (
             {"layout": "pp=2", "memory": {"micro_batches": 3}, "pipeline": {"schedule": "interleaved"}},
             "a multiple of 2",
@@ -79,6 +115,7 @@ def test_what_is_wrong_is_named(content, says):
         ("memory", "activation_budget"),
         ("local", "outer_lr"),
         ("ddp", "find_unused_parameters"),
+        ("process_group", "timeout_s"),
     ],
 )
 def test_a_text_where_a_number_belongs_is_named(table, setting):

@@ -1,10 +1,13 @@
-"""Does a rank leave without an abort, once what it exchanged last is let go of?"""
+"""Does a rank leave without an abort after its last exchange, and do all its groups have the timeout of the recipe?"""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+
+from tests.train.launching import on_ranks
 
 LEAVES = """
 import os, sys, threading, time
@@ -49,3 +52,46 @@ def test_a_rank_leaves_once_the_threads_of_gloo_rest(tmp_path):
 
 def test_a_rank_does_not_wait_for_ever(tmp_path):
     assert 1.1 <= left(tmp_path / "meeting", 60.0)[2] < 30
+
+
+TIMEOUTS = """
+import json, sys
+from pathlib import Path
+import torch
+from torch import nn
+from paceline.train import Engine
+
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+found = {}
+for number, layout in enumerate(sys.argv[2:], 7):
+    engine = Engine({"layout": layout, "process_group": {"timeout_s": number}})
+    made = nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 4), nn.Linear(4, 8))
+    if "tp" in layout:
+        made.tp_plan = {"1": "colwise_gather_output"}
+    engine.setup(made, lambda m: torch.optim.SGD(m.parameters(), 0.1), loss=lambda o, t: o.mean())
+    batch = torch.zeros(8, 8, dtype=torch.long)
+    engine.train_batch(batch, batch)
+    engine.loss(), engine.step()
+    groups = [*engine.world._groups.values(), *engine.world.mesh.get_all_groups(), torch.distributed.group.WORLD]
+    cpu = torch.device("cpu")
+    found[layout] = [group._get_backend(cpu).options._timeout.total_seconds() for group in groups]
+if torch.distributed.get_rank() == 0:
+    Path(sys.argv[1]).write_text(json.dumps(found))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_all_groups_of_a_layout_have_the_timeout(tmp_path):
+    """Also where the process group was there before the engine."""
+    program, result = tmp_path / "program.py", tmp_path / "result.json"
+    program.write_text(TIMEOUTS)
+    layouts = ["dp=2,tp=2", "dp=2,shard=2", "dp=2,pp=2"]
+    ran = on_ranks(4, program, result, *layouts, timeout_s=150)
+    assert result.exists(), ran.stderr[-4000:]
+    found = json.loads(result.read_text())
+    assert {layout: set(timeouts) for layout, timeouts in found.items()} == {
+        layout: {number} for number, layout in enumerate(layouts, 7)
+    }
+    assert all(len(timeouts) > 3 for timeouts in found.values())

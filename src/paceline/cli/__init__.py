@@ -79,7 +79,7 @@ def _fail(message: str, exit_code: int) -> None:
 
 
 def _leave_closed_pipe() -> None:
-    """Exit without an error: the reader of the output, such as `head`, has ended."""
+    """Exit without an error after the reader of the output, such as `head`, has closed the pipe."""
     nowhere = os.open(os.devnull, os.O_WRONLY)  # Python flushes both streams again when it exits
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)

@@ -95,7 +95,7 @@ def command(ctx: click.Context, words: tuple[str, ...], everything: bool) -> int
 def settings_in_force(
     command: click.Command, parent: click.Context, path: tuple[str, ...], flags: Sequence[str] = ()
 ) -> Iterator[Setting]:
-    """Yield the settings that a command would use with these flags."""
+    """Yield the settings that a command would use if these flags were given."""
     inner = click.Context(command, info_name=path[-1], parent=parent)
     given, _, _ = command.make_parser(inner).parse_args(list(flags))
     for key, option in options_of(command).items():
@@ -113,7 +113,7 @@ def settings_in_force(
 
 
 def _verbs(ctx: click.Context) -> Iterator[tuple[tuple[str, ...], tuple[click.Command, click.Context]]]:
-    """Yield every command that has settings: its path, the command, and the context of its group."""
+    """Yield every command that has settings: the words that name it, the command, and the context of its group."""
     assert ctx.parent is not None
     root = ctx.parent.command
     assert isinstance(root, LazyGroup)
@@ -131,7 +131,7 @@ def _verbs(ctx: click.Context) -> Iterator[tuple[tuple[str, ...], tuple[click.Co
 
 
 def _split(words: Sequence[str], verbs: dict[tuple[str, ...], Any]) -> tuple[tuple[str, ...], Sequence[str]]:
-    """Return the path of the named command, empty if none is named, and the flags after it.
+    """Return the words that name a command (empty without any words), and the flags after them.
 
     Raises:
         UsageError: There is no such command, or it has no settings.

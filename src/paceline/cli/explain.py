@@ -92,7 +92,7 @@ def find_page(name: str) -> Page | RemedyPage:
 
 
 def _near(wanted: str, by_key: Mapping[str, Page | RemedyPage]) -> str:
-    """Return a text that asks which of the most similar names was meant; empty if none is similar."""
+    """Return the end of an error message, which suggests the most similar names; empty if none is similar."""
     within = [key for key in by_key if len(wanted) > 2 and wanted in key]
     near = within or nearest(wanted, by_key, 3, 0.5)
     titles = list(dict.fromkeys(_title(by_key[key]) for key in near))
@@ -105,7 +105,7 @@ def _title(page: Page | RemedyPage) -> str:
 
 
 def _meanings(classes: Sequence[Safety]) -> str:
-    """Return a section that explains safety classes; empty without any."""
+    """Return a section that explains the given safety classes; empty without any."""
     if not classes:
         return ""
     return "\n".join(["\n## Safety classes\n", *_each_meaning(classes), ""])
@@ -137,7 +137,7 @@ def _list_findings(pages: Sequence[Page]) -> None:
 
 
 def _entry(name: str, text: str) -> str:
-    """Return an entry of a list; on a terminal, its text is wrapped beside or below the name."""
+    """Return an entry of a list as text; on a terminal, it is wrapped beside or below the name of the entry."""
     if not sys.stdout.isatty():
         return name + text
     width = shutil.get_terminal_size().columns

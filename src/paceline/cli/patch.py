@@ -1,4 +1,4 @@
-"""A recipe as a patch to the program's source: the options, the diff, and the changed files."""
+"""The options and the output of a patch, which writes a recipe into a program's source."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NEEDS = "a patch to the source needs libcst; install it with `pip install pacel
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """A recipe as a patch, or the reason why there is none."""
+    """A recipe as a patch of the source, or the reason why there is no patch."""
 
     patch: Patch | None
     diff: str | None
@@ -51,7 +51,7 @@ class Offer:
 
 
 def takes_patch(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options for a patch to a command."""
+    """Add to a command the options for a patch."""
     diff = click.option("--diff", is_flag=True, help="Print a patch that writes the recipe into the program's source.")
     write = click.option(
         "--write",
@@ -75,7 +75,7 @@ def takes_patch(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check(command: Sequence[str], options: dict[str, Any]) -> None:
-    """Check before the trials that a requested patch can be made.
+    """If a patch is requested, check before the trials that it can be made.
 
     Raises:
         EnvironmentFault: libcst is missing.
@@ -88,7 +88,7 @@ def check(command: Sequence[str], options: dict[str, Any]) -> None:
 
 
 def from_recipe(command: Sequence[str], options: dict[str, Any]) -> int:
-    """Patch a program's source with a recipe file.
+    """Make a patch of a program's source from a recipe file, check it, and show or apply it. Return the exit code.
 
     Raises:
         UsageError: The recipe is not valid, or no file of the program can be read.
@@ -112,7 +112,7 @@ def from_recipe(command: Sequence[str], options: dict[str, Any]) -> int:
 
 
 def _next(command: Sequence[str], found: Offer, options: dict[str, Any]) -> str:
-    """Return the last line: the next command, or that the recipe stays in use if no setting can be written."""
+    """Return the last line: the next command, or, if no setting can be written, that the recipe is still needed."""
     recipe, program = shlex.quote(str(options["from_recipe"])), as_typed(command)
     unproven = "  # paceline tune did not prove its gain" if is_unproven(str(options["from_recipe"])) else ""
     if found.diff is not None and not options["write"]:
@@ -128,12 +128,12 @@ def _next(command: Sequence[str], found: Offer, options: dict[str, Any]) -> str:
 
 
 def offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding] = ()) -> Offer:
-    """Return a recipe as a patch, or the reason why there is none. An internal error is such a reason.
+    """Return a recipe as a patch, or the reason why there is no patch, such as an internal error.
 
     Args:
         command: The command that starts the program.
         recipe: The settings to write into the source.
-        findings: Findings about the unchanged program, for suggestions at its lines.
+        findings: Findings about the unchanged program, from which suggestions for source lines are made.
     """
     try:
         return _offer(command, recipe, findings)
@@ -168,7 +168,9 @@ def _offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding]) 
 
 
 def proven(found: Offer, command: Sequence[str], recipe: Recipe, folder: Path, options: dict[str, Any]) -> Offer:
-    """Return an offer after running its patch; a patch that trains differently from the recipe is withdrawn.
+    """Run the patched program, and return the largest patch that trains as the recipe does.
+
+    If there is none, the returned offer has no patch. Nothing is run if no patch is requested or the check is off.
 
     Args:
         found: The offer.
@@ -194,7 +196,7 @@ def proven(found: Offer, command: Sequence[str], recipe: Recipe, folder: Path, o
 
 
 def show(found: Offer, options: dict[str, Any]) -> None:
-    """Print the diff, or apply it, and print what stays in the recipe.
+    """Print the diff or apply it, and print which settings stay in the recipe.
 
     Raises:
         EnvironmentFault: A file cannot be written.
@@ -213,7 +215,7 @@ def show(found: Offer, options: dict[str, Any]) -> None:
 
 
 def _tell_rest(found: Offer) -> None:
-    """Print the settings that are not in the patch, and suggestions."""
+    """Print the settings that are not in the patch, with the reasons, and print the suggestions."""
     stays = found.patch.stays if found.patch is not None else ()
     for why in dict.fromkeys(one.why for one in stays):
         names = ", ".join(one.setting for one in stays if one.why == why)

@@ -25,9 +25,8 @@ def command(directory: Path | None, run: str) -> int:
     """Profile a few more steps of a run that is still going.
 
     RUN is a run id, the beginning of one, the path of a run's folder, `last` (the default), or `last~1` for the run
-    before the last. Every training process
-    of the run is profiled. The profiled steps are slightly slower, so they are not included in step times. A report
-    shows the newest window.
+    before the last. Every training process of the run is profiled. The profiled steps are slightly slower, so they are
+    not included in step times. A report shows the newest window.
     """
     from paceline.explain.analysis.ending import RUNNING, ended
     from paceline.record.read import read_run

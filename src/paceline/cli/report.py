@@ -102,7 +102,7 @@ def _line(folder: Path) -> RunLine:
 
 
 def _told(folder: Path) -> tuple[str, str]:
-    """Return how a run ended and its command, from its launch records only."""
+    """Return how a run ended, and its command, both read from the launch records only."""
     from paceline.explain.analysis.ending import ended
     from paceline.record.read import read_launches
 
@@ -115,12 +115,12 @@ def _told(folder: Path) -> tuple[str, str]:
 
 
 def _shortened(command: Sequence[str]) -> str:
-    """Return a command as text without the folder of its program."""
+    """Return a command as text, with the program's name without its folder."""
     return shlex.join([Path(command[0]).name, *command[1:]]) if command else ""
 
 
 def _verdict(page: Path) -> str:
-    """Return the verdict in the title of the run's page; empty if there is no readable page."""
+    """Return the verdict, which is in the title of a run's page; empty if there is no readable page."""
     try:
         with page.open(encoding="utf-8") as file:
             found = _TITLE.search(file.read(_HEAD_CHARS))

@@ -143,7 +143,7 @@ def command(paths: tuple[Path, ...], **options: Any) -> int:
 
 
 def _next(paths: tuple[Path, ...], findings: Sequence[Finding]) -> str:
-    """Return the next command: the page of the first finding, or the export of a window for Perfetto."""
+    """Return the next command: the page of the first finding, or the export of some steps for Perfetto."""
     if findings:
         return f"paceline explain {findings[0].code}"
     return shlex.join(["paceline", "trace", *map(str, paths), "--perfetto", "cut.json.gz"])

@@ -197,7 +197,7 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
 
 
 def _last_run(line: list[str]) -> dict[str, Any]:
-    """Return facts of the last recorded run of the program, as fields of a result; empty if unreadable."""
+    """Return fields of the tuning result that come from the program's last recorded run; empty if it is unreadable."""
     from paceline.cli.base.runs import last_run
     from paceline.explain.analysis.ending import ended
     from paceline.explain.comparison import whole_run
@@ -234,13 +234,13 @@ def _tell(text: str) -> None:
 
 
 def _free_name(stem: str = "recipe") -> Path:
-    """Return a file name for the recipe that does not exist, because an existing recipe may be in use."""
+    """Return a file name for the recipe that does not exist yet, because an existing recipe can be in use."""
     names = (f"{stem}.toml", *(f"{stem}-{number}.toml" for number in range(2, 1000)))
     return next(path for name in names if not (path := Path(name)).exists())
 
 
 def _claimed_name(stem: str = "recipe") -> Path:
-    """Return a new file name and create an empty file, because another `tune` may end at the same time."""
+    """Create an empty file with a new name, which no other `tune` can then take for its recipe; return the path."""
     path = _free_name(stem)
     try:
         path.touch(exist_ok=False)
@@ -252,13 +252,15 @@ def _claimed_name(stem: str = "recipe") -> Path:
 def _write_recipe(
     given: Path | None, recipe: Recipe, *, proven: bool = True
 ) -> tuple[str | None, EnvironmentFault | None]:
-    """Write a recipe. Return its path, or the fault that prevented writing, in which case the caller prints the recipe.
+    """Write a recipe to a file and return its path.
+
+    If it cannot be written, return the error instead; the caller then prints the recipe.
 
     Args:
-        given: The file for a proven recipe; None: one is chosen.
+        given: The file for a proven recipe; None to choose a file name.
         recipe: The recipe.
-        proven: Whether its gain is proven. If not, the file name begins with `unproven`, because scripts may use
-            the other file.
+        proven: Whether the gain of the recipe is proven. If not, the file name begins with `unproven`, because scripts
+            could use a file with the other name.
     """
     from paceline.cli.base.outputs import write_text
     from paceline.explain.next_step import UNPROVEN

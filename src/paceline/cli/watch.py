@@ -1,4 +1,4 @@
-"""The stages of ``paceline run``: folder, gauges, program, diagnosis, reports."""
+"""The stages of ``paceline run``: make the folder, record gauges, run the program, diagnose the run, write reports."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def watch(request: Request) -> int:
 
 
 def _tell_many_workers(recipe: Recipe, *, quiet: bool) -> None:
-    """Warn that torch will complain if the recipe sets more loader workers than CPU cores."""
+    """Warn that torch prints a warning if the recipe sets more loader workers than there are CPU cores."""
     workers = recipe.get("loader", {}).get("num_workers", 0)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if workers > cores and not quiet:
@@ -112,7 +112,7 @@ def _tell_many_workers(recipe: Recipe, *, quiet: bool) -> None:
 
 
 def _tell_without_effect(recipe: Recipe | None, layout: Layout | None, folder: Path) -> None:
-    """Warn about parts of the recipe and the layout that were not applied."""
+    """Warn about settings of the recipe and parts of the layout that were not applied."""
     lost = revoked_settings(recipe or {}, folder)
     for key, why in unapplied_settings(recipe or {}, folder).items():
         what = "was switched off while the program ran" if key in lost else "had no effect"
@@ -122,7 +122,7 @@ def _tell_without_effect(recipe: Recipe | None, layout: Layout | None, folder: P
 
 
 def _reported(request: Request, folder: Path, exit_code: int) -> int:
-    """Print and write the results; return the exit code of the command."""
+    """Print the verdict and write the reports; return the exit code of the command."""
     from paceline.cli.base.outputs import Outputs, present
 
     outputs = Outputs(
@@ -140,7 +140,10 @@ def _reported(request: Request, folder: Path, exit_code: int) -> int:
 
 
 def _tell_no_training(request: Request, ending: Ending) -> int:
-    """Print that there is nothing to report. A command may train unobserved, as in a container; a script cannot."""
+    """Print that there is nothing to report, and return the program's exit code.
+
+    The text differs for a command that is not a script, which can train unobserved, for example in a container.
+    """
     how = f"signal {ending.signal}" if ending.signal is not None else f"code {ending.exit_code}"
     when = ", and Paceline saw no training" if request.program.any_command else " before training began"
     if not request.quiet:
@@ -154,7 +157,7 @@ def _tell_no_training(request: Request, ending: Ending) -> int:
 
 
 def _recipe_and_layout(request: Request) -> tuple[Recipe | None, Layout | None]:
-    """Return the recipe and the layout; without --layout, the layout in the recipe is used."""
+    """Return the recipe and the layout. Without `--layout`, the layout is that of the recipe."""
     content = recipe_content(request.recipe) if request.recipe is not None else {}
     of_recipe = content.pop("layout", None)
     recipe = checked_recipe(content, str(request.recipe)) if request.recipe is not None else None
@@ -185,7 +188,7 @@ def _write_launch(path: Path, launch: dict[str, Any]) -> None:
 
 
 def _write_ending(path: Path, ending: Ending) -> None:
-    """Record how the program ended. A failure to write does not change the exit code."""
+    """Record how the program ended. If writing fails, the exit code does not change."""
     if ending.ended_ranks:
         _warn(
             f"the command was killed, but {ending.ended_ranks} of its training processes were still running; "
@@ -223,7 +226,7 @@ def _supervised(request: Request, program: list[str], folder: Path, added: Mappi
 
 
 def _prepare() -> None:
-    """Import the modules for the report while the program starts."""
+    """Import the modules for the report in advance, while the program starts."""
     for module in ("paceline.cli.base.outputs", "paceline.report.run.html", "paceline.report.run.terminal"):
         import_module(module)
 
@@ -258,7 +261,7 @@ def check_command(command: Sequence[str]) -> None:
     """Check that a command exists and is executable, before a run is created.
 
     Raises:
-        UsageError: It does not exist or is not executable.
+        UsageError: The command does not exist or is not executable.
     """
     name = command[0]
     if shutil.which(name) is not None:
@@ -288,7 +291,7 @@ def ended_before_training(folder: Path, exit_code: int) -> bool:
 
 
 def _is_alone(folder: Path) -> bool:
-    """Return whether a run has only one launch; another host may share its folder."""
+    """Return whether a run has only one launch. Another host can use the same folder for its own launch."""
     return len(list(folder.glob("launch-*.json"))) == 1
 
 
@@ -301,7 +304,10 @@ def discard(folder: Path, tag: str) -> None:
 
 
 def present_captures(folder: Path, steps: str, *, quiet: bool) -> None:
-    """Analyze the captures of a run. An internal error is printed as one line and does not change the exit code."""
+    """Analyze the profiler captures of a run and print the result.
+
+    An internal error is printed as one line and does not change the exit code.
+    """
     captures = sorted((folder / record_layout.CAPTURES_DIR).glob("*.json"))
     if not captures:
         click.echo(f"paceline: steps {steps} were not captured: {_why(folder)}", err=True)
@@ -337,7 +343,7 @@ def _present(folder: Path, captures: list[Path], quiet: bool) -> None:
 
 
 def _why(folder: Path) -> str:
-    """Return why there is no capture, from the record of the processes if they noted a reason."""
+    """Return why there is no capture: the reason that a process recorded, or that the program ended too early."""
     from paceline.record.read import read_run
 
     for rank in read_run(folder).ranks:

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole, and the folders in which Paceline keeps files of one user.
+"""Functions that replace files atomically, and the folders in which Paceline keeps a user's files.
 
 The folders follow the XDG Base Directory Specification: state that should outlive a program, and caches that may be
 deleted.
@@ -22,7 +22,7 @@ _FOLDERS = {"state": ("XDG_STATE_HOME", (".local", "state")), "cache": ("XDG_CAC
 def replacing(path: Path) -> Iterator[Path]:
     """Yield the path of a new file, which replaces the file at ``path`` when the block ends.
 
-    Readers see the old file or the new file, never a part of one. If the block raises, the new file is deleted.
+    Readers see the old file or the new file, never an incomplete file. If the block raises, the new file is deleted.
 
     Args:
         path: The file to replace. It need not exist; its folder must.
@@ -38,13 +38,13 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def replace_bytes(path: Path, data: bytes) -> None:
-    """Write a file as a whole: readers see the old file or the new file."""
+    """Write a file atomically: readers see the old file or the new file."""
     with replacing(path) as part:
         part.write_bytes(data)
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Write a file as a whole and sync it to the disk before it replaces the earlier file.
+    """Write a new file, sync it to the disk, and then replace the earlier file by it atomically.
 
     After a power failure the path holds the old file or the new file.
 
@@ -68,7 +68,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def user_folder(kind: Literal["state", "cache"], environment: Mapping[str, str]) -> Path | None:
-    """Return Paceline's folder for this user, or None if the environment has no home folder.
+    """Return Paceline's folder for the current user, or None if the environment has no home folder.
 
     Args:
         kind: ``state``: ``$XDG_STATE_HOME/paceline``. ``cache``: ``$XDG_CACHE_HOME/paceline``.

@@ -19,13 +19,13 @@ def keep_in_children(one: Any) -> None:
     """Prevent forked children from freeing an object and all objects that it refers to.
 
     Args:
-        one: The object. It must be hashable and support weak references. In this process it is freed as usual.
+        one: The object. It must be hashable and support weak references. This process frees it as usual.
     """
     _of_this_process.add(one)
 
 
 def _keep_forever() -> None:
-    """Add one reference to the objects that is never released: the interpreter clears all modules when it exits."""
+    """Add a permanent reference to the objects: references from modules are cleared when the interpreter exits."""
     objects = tuple(_of_this_process)
     _of_this_process.clear()
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(objects))

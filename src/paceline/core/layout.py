@@ -48,7 +48,7 @@ class Layout:
 
     @property
     def in_use(self) -> tuple[str, ...]:
-        """The axes larger than 1, slowest first."""
+        """The names of the axes larger than 1, in the order of `AXES`."""
         return tuple(axis for axis in AXES if getattr(self, axis) > 1)
 
     @property
@@ -79,7 +79,7 @@ def parse(text: str) -> Layout:
 
 
 def check_ranks(layout: Layout, ranks: int) -> None:
-    """Check that the number of processes is that of the layout.
+    """Check that the number of processes is equal to the number of ranks in the layout.
 
     Raises:
         UsageError: There are more or fewer processes.
@@ -95,7 +95,7 @@ def check_ranks(layout: Layout, ranks: int) -> None:
 
 
 def _part(part: str, text: str) -> tuple[str, int]:
-    """Return the axis and the size in a part such as ``dp=2``."""
+    """Return the axis and the size in one entry of a layout text, such as ``dp=2``."""
     found = re.fullmatch(r"(\w+)\s*=\s*(\d+)", part)
     if found is None:
         raise UsageError(f"layout {text!r}: {part!r} is not an axis with a size; write dp=2 or dp=2,tp=4")
@@ -110,7 +110,7 @@ def _part(part: str, text: str) -> tuple[str, int]:
 
 
 def _check_together(layout: Layout) -> None:
-    """Raise a UsageError if too many axes are used, or two that cannot be combined."""
+    """Raise a UsageError if too many axes are used, or two axes that cannot be combined."""
     used = set(layout.in_use)
     if len(used) > _MOST:
         raise UsageError(

@@ -104,7 +104,7 @@ def _near(name: str, known: Any) -> str:
 
 
 def recipe_toml(recipe: Recipe, comments: Mapping[str, str] | None = None) -> str:
-    """Return a recipe as TOML text. `comments` maps setting names to comments, which follow the settings."""
+    """Return a recipe as TOML text. `comments` maps names of settings to comments; each comment follows its setting."""
     lines: list[str] = []
     for table, settings in recipe.items():
         lines += ["", f"[{table}]"]

@@ -65,12 +65,12 @@ class RemedyInfo:
 
 
 def _advice(remedy: str, title: str, *classes: Safety) -> RemedyInfo:
-    """Return the row of a remedy that only the user can apply, in the source or on the machine."""
+    """Return the table row of a remedy that only the user can apply, in the source or on the machine."""
     return RemedyInfo(id=remedy, title=title, classes=classes)
 
 
 def _tunable(remedy: str, title: str, *classes: Safety, sets: tuple[str, ...]) -> RemedyInfo:
-    """Return the row of a remedy that ``paceline tune`` can try."""
+    """Return the table row of a remedy that ``paceline tune`` can try."""
     return RemedyInfo(id=remedy, title=title, classes=classes, settings=sets, tunable=True)
 
 

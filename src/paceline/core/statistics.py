@@ -161,7 +161,7 @@ def warmup_length(walls: Floats) -> int:
     """Return the number of slow warm-up steps at the start.
 
     Warm-up ends at the first three steps in a row that take at most 1.5 times the median of the later half. At most a
-    third of the steps is warm-up. From four steps on, at least one step is.
+    third of the steps is warm-up. If there are four or more steps, at least one is warm-up.
     """
     count = len(walls)
     if count < 4:

@@ -1,4 +1,4 @@
-"""Sharded datasets and a loader that keeps the device fed: `docs/how-to/data.md`.
+"""Sharded datasets, and a loader that makes batches ahead of the training: `docs/how-to/data.md`.
 
 from paceline.data import Loader, RandomResizedCrop
 """
@@ -43,7 +43,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, and nothing before."""
+    """Import a public name at its first use, so that importing this package is fast."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

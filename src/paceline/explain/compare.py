@@ -1,8 +1,9 @@
 """Compare the step times of two runs, and list other differences: phases, findings, losses and settings.
 
-The compared time is the mean over the steady steps that both runs have. It is the sum of the means of the phases, and
-it determines the cost; a median would miss a stall in every tenth step. Its confidence interval is that of batch means.
-If other programs used the CPU, the interval is wider by the time for which steps may have waited for a core.
+The compared time is the mean over the steady steps that both runs have. This mean is the sum of the means of the
+phases, and it determines the cost; a median would miss a stall in every tenth step. The confidence interval of the mean
+comes from batch means. If other programs used the CPU, the interval is wider by the time for which steps may have
+waited for a core.
 """
 
 from __future__ import annotations
@@ -149,7 +150,7 @@ def _without_others(ratio: Interval, before: float, after: float) -> Interval:
 
     Args:
         ratio: The measured ratio.
-        before: Share of the step time of the first run in which other programs may have kept it from a core.
+        before: Share of the first run's step time in which other programs may have kept this run from a core.
         after: The same share for the second run.
     """
     return replace(ratio, low=ratio.low * (1 - after), high=ratio.high / (1 - before))
@@ -212,7 +213,7 @@ def alike_everywhere(changes: Sequence[PhaseChange], time: Interval) -> list[str
 
 
 def _sentence(outcome: Outcome, time: Interval, tolerance: float, basis: Basis, *, is_disturbed: bool) -> str:
-    """Return the result as a sentence. If other programs disturbed a run, state only the certain bound."""
+    """Return the result as a sentence. If other programs disturbed a run, state only the bound that is certain."""
     what = "a step takes" if basis == "step" else "a sample takes"
     allowed = f"the tolerance of {units.percent(tolerance)}"
     span = f"{_signed(time.low)} to {_signed(time.high)}"
@@ -291,7 +292,8 @@ def gone_findings(before: Diagnosis, after: Diagnosis) -> list[Finding]:
 def _unshared(first: Diagnosis, second: Diagnosis) -> list[Finding]:
     """Return the findings of the first diagnosis that the second does not have, except those of severity `info`.
 
-    A run that is too short for a diagnosis has no findings about speed. Then only findings that need many steps count.
+    If the second run is too short for a diagnosis, it has no findings about speed. The result then has only findings
+    that appear after many steps.
     """
     known = {finding.code for finding in second.findings}
     found = [f for f in first.findings if f.code not in known and f.severity != "info"]

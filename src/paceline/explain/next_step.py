@@ -48,8 +48,8 @@ def after_run(
 
     A run with a recipe is compared with the run before it. If no setting of the recipe had an effect, the program is
     tuned. If ``paceline tune`` can try a remedy of the verdict, a search for it is the next step. For a compute-bound
-    program, it is a search among changes of the computation. Otherwise it is the page of the verdict. A run without a
-    verdict is repeated, and the text says what has to change first.
+    program, the next step is a search among changes of the computation. Otherwise the next step is the page of the
+    verdict. A run without a verdict is repeated, and the text says what has to change first.
 
     Args:
         diagnosis: The diagnosis of the run.
@@ -88,7 +88,7 @@ def _with_recipe(diagnosis: Diagnosis, launch: Launch, before: str | None, in_fo
 
 
 def _search(diagnosis: Diagnosis, verdict: Finding | None, launch: Launch) -> NextStep | None:
-    """Return the command that tries the remedies of the verdict, or of another finding. None if tune can try none."""
+    """Return the command that tries remedies of the verdict or another finding; None if tune can try none of them."""
     found = _searched(diagnosis, verdict)
     safety = _needed(found) if found is not None else None
     if found is None or safety is None:
@@ -213,7 +213,7 @@ def _is_worth_a_search(finding: Finding, *, unsure: bool) -> bool:
 
 
 def _needed(finding: Finding) -> Safety | None:
-    """Return the least permissive safety class that allows a remedy of a finding, or None if ``tune`` can try none."""
+    """Return the least permissive safety class that allows a remedy of a finding; None if ``tune`` cannot try any."""
     return min((r.safety for r in finding.remedies if _can_be_tried(r)), key=SAFETY_CLASSES.index, default=None)
 
 

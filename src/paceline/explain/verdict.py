@@ -5,7 +5,7 @@
 3. A problem will come: MEM002, HOST002, CONV003 …, which have no gain in speed.
 4. No problem: compute-bound, or balanced.
 
-The findings of one step share one budget: the time of each phase of a step can be saved only once.
+The gains of all findings together have a limit: the time of each phase of a step can be saved only once.
 """
 
 from __future__ import annotations
@@ -154,8 +154,8 @@ def _take(left: dict[str, float], phases: Sequence[str], saved: float) -> None:
 def _within_share_left(finding: Finding, left_share: float, taker: str | None) -> Finding:
     """Bound the gain of a finding and of its remedies by the share of step time that is left.
 
-    `taker` is the code of an earlier finding that may save part of the same time, or None; the evidence names
-    it.
+    `taker` is the code of an earlier finding that may save part of the same time, or None. The evidence then names that
+    finding.
     """
     most = 1 / (1 - left_share)
     if finding.gain is None or finding.gain.high <= most * (1 + 1e-9):

@@ -71,7 +71,7 @@ def collating(loader: LoaderBreakdown) -> list[Evidence]:
 
 
 def makers(loader: LoaderBreakdown | None) -> str:
-    """Return the name of the background workers or threads, such as ``4 workers``."""
+    """Return the background workers or threads as text, such as ``4 workers``."""
     if loader is None:
         return "the program's own background threads or processes"
     if loader.settings.get("in_thread"):

@@ -60,8 +60,8 @@ _NVML_NAMES = {
 class Gpu:
     """One accelerator.
 
-    Peaks are dense, in FLOP/s by number format. A format that the accelerator lacks, or whose peak is unknown, is
-    absent.
+    `peak_flops` has the peak for dense matrices in FLOP/s, by number format. A format that the accelerator lacks, or
+    whose peak is unknown, is absent.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """One cloud instance in one region. Prices are in USD per hour and get old: show `price_source` next to them."""
+    """One cloud instance in one region. Prices are in USD per hour. They become outdated: show `price_source` too."""
 
     provider: str
     instance_type: str
@@ -111,7 +111,7 @@ def instances() -> tuple[Instance, ...]:
 
 
 def read_instances(path: Path) -> tuple[Instance, ...]:
-    """Read a user's price table. It has the columns of data/instances.csv; most of the columns may be missing.
+    """Read a user's price table, with columns as in data/instances.csv; most of the columns may be missing.
 
     Raises:
         UsageError: The file cannot be read, a required column is missing, or a figure is not a number above zero.

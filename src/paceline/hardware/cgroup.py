@@ -81,7 +81,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _folders(files: HostFiles, controller: str) -> tuple[int, list[str]]:
-    """Return the cgroup version, and the folders from this process's group up to the mount."""
+    """Return the cgroup version, and the folders from the group of this process up to the root of the mount."""
     paths = _own_paths(files)
     mounts = _mounts(files)
     for version, key in ((1, controller), (2, "")):

@@ -1,12 +1,12 @@
-"""This host: its cores and memory, how much of them this process may use, and the CPU time used so far.
+"""This host: its cores and memory, how much of both this process can use, and the CPU time used so far.
 
     allowed cores    = min(cores in the process's affinity, CPU quota of its control groups)
     memory limit     = min(MemTotal, memory limit of its control groups)
     available memory = min(MemAvailable, memory.max - (memory.current - inactive_file))
 
 Available memory can be used without swapping and before the kernel kills a process. The kernel reclaims the inactive
-page cache of a group first, so it counts as available. Source: Linux proc(5) and admin-guide/cgroup-v2. All values come
-from text files, so a test can replace the host with a tree of files.
+page cache of a group first, so this cache counts as available. Source: Linux proc(5) and admin-guide/cgroup-v2. All
+values come from text files, so a test can replace the host with a tree of files.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Host:
 
     @property
     def allowed_cores(self) -> float:
-        """The most CPU cores that this process can use; a quota makes it a fraction, such as 1.5."""
+        """The most CPU cores that this process can use; a quota can make this a fraction, such as 1.5."""
         return min(float(len(self.affinity)), self.cpu_quota_cores or float("inf"))
 
 
@@ -125,7 +125,7 @@ def _of_host(files: HostFiles) -> float | None:
 
 
 def unreclaimable_bytes(files: HostFiles, group: ControlGroup) -> int | None:
-    """Return the bytes of memory that a group cannot give back, or None if it has no limit or reports no usage."""
+    """Return the bytes of memory that a group cannot give back, or None if its limit or usage is unknown."""
     if group.limit_folder is None:
         return None
     used = (files.read(f"{group.limit_folder}/{_USED[group.version]}") or "").strip()

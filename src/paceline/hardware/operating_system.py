@@ -48,7 +48,7 @@ def lists_processes() -> bool:
 
 
 def allowed_cores() -> frozenset[int]:
-    """Return the numbers of the CPU cores on which this process may run; all cores on a system without affinity."""
+    """Return the numbers of the CPU cores on which this process may run; all cores on a system without CPU affinity."""
     if hasattr(os, "sched_getaffinity"):
         return frozenset(os.sched_getaffinity(0))
     return frozenset(range(os.cpu_count() or 1))

@@ -17,7 +17,7 @@ _told_path: str | None = None
 
 
 def installed() -> list[str]:
-    """Return the names of torch and Python that Paceline has patched in this process, in order."""
+    """Return the names in torch and Python that Paceline has patched in this process, in the order of patching."""
     return list(_installed)
 
 
@@ -46,22 +46,23 @@ def on_undo(action: Callable[[], None]) -> None:
 
 
 def on_fault(action: Callable[[str], None]) -> None:
-    """Register a function that receives the reason after a fault."""
+    """Register a function to call with the reason after a fault in Paceline."""
     _after_fault.append(action)
 
 
 def faulted() -> bool:
-    """Return whether a fault has stopped recording."""
+    """Return whether a fault in Paceline has stopped recording."""
     return _faulted
 
 
 def fault(error: BaseException, where: str, *, in_folder: bool = True) -> None:
-    """Stop recording after a fault, with one line on stderr. Later calls have no effect.
+    """Stop recording after a fault in Paceline, with one line on stderr. Later calls have no effect.
 
     Args:
         error: The exception.
-        where: The part of Paceline in which it happened.
-        in_folder: Whether the run's folder is usable: it limits the warning to one per run and stores the reason.
+        where: The part of Paceline that raised the exception.
+        in_folder: Whether the run's folder is usable. If so, the reason is stored in it, and only one process of the
+            run prints the warning.
 
     Raises:
         BaseException: `error` itself, if a signal handler of the program raised it.
@@ -101,7 +102,7 @@ def raised_by_signal_handler(error: BaseException) -> bool:
 
 
 def tell_once(path: str) -> None:
-    """Set the path of a file that exists once a process of the run has printed the warning."""
+    """Set the path of a file that limits the warning to one per run: the first process to print it creates the file."""
     global _told_path
     _told_path = path
 
@@ -135,5 +136,5 @@ def _warn(line: str) -> None:
 
 
 def forget() -> None:
-    """Remove the listeners, in a forked process."""
+    """Remove the functions registered with `on_fault`, in a forked process."""
     _after_fault.clear()

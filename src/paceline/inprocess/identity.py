@@ -1,4 +1,4 @@
-"""A map from the user's objects to values by identity. It needs no hash and keeps no object alive."""
+"""A map from the user's objects to values by identity. It works for unhashable objects and keeps no object alive."""
 
 from __future__ import annotations
 

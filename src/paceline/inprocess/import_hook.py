@@ -26,7 +26,7 @@ class _Imports:
         self._asked_ns = 0
 
     def asked(self) -> None:
-        """Record that a module is searched for."""
+        """Record a search for a module. The time since the last search counts as import time, up to a limit."""
         now = perf_counter_ns()
         self.spent_ns += min(now - self._asked_ns, _AN_IMPORT_NS)
         self._asked_ns = now
@@ -46,12 +46,12 @@ class _After:  # not an importlib.abc.Loader: from Python 3.12 on, importing it 
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        """Create the module with its own loader."""
+        """Create the module with its original loader."""
         module: ModuleType | None = self._loader.create_module(spec)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Execute the module, restore its own loader, then call the function."""
+        """Execute the module, restore its original loader, then call the function."""
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
@@ -64,7 +64,7 @@ class _After:  # not an importlib.abc.Loader: from Python 3.12 on, importing it 
 
 
 class Finder:
-    """Finder that attaches an action to certain modules; each runs once, after import. Searches alone do nothing."""
+    """Import finder that runs an action once after the import of a certain module, for several modules."""
 
     def __init__(self, actions: dict[str, Action]) -> None:
         self._actions = actions

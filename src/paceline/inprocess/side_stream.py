@@ -1,8 +1,8 @@
 """Copies from pinned memory to a CUDA device on a side stream, beside the computing stream.
 
 The device memory is allocated on the computing stream, and a copy begins after the work queued there before. The memory
-is therefore reused in the order of one stream, and `Tensor.record_stream` is not needed; a forked child could not free
-its events. A copy still overlaps all work that is queued after it.
+is therefore reused in the order of one stream, and `Tensor.record_stream`, whose events a forked child could not free,
+is not needed. A copy still overlaps all work that is queued after it.
 
 Source: PyTorch notes, "CUDA semantics", on pinned memory and streams.
 """
@@ -46,7 +46,7 @@ class Copier(Protocol):
 
 
 def can_copy(tensor: Any) -> bool:
-    """Return whether a tensor is a plain copyable one: dense, on the host, and without an autograd graph."""
+    """Return whether a tensor can be copied: it is plain, dense, on the host, and without an autograd graph."""
     import torch
 
     return (
@@ -81,7 +81,7 @@ class SideStream:
 
 
 class SideCopy:
-    """A copy on a side stream. It keeps the host memory alive until it is dropped."""
+    """A copy on a side stream. This object keeps the host memory alive."""
 
     def __init__(self, side: SideStream, pinned: list[Any], *, timed: bool) -> None:
         cuda, device = side.torch.cuda, side.device
@@ -99,7 +99,7 @@ class SideCopy:
         keep_in_children(self)
 
     def suits(self) -> bool:
-        """Return whether the current stream is the one that was current when the copy began, without a capture."""
+        """Return whether the stream that was current when the copy began is current, and no graph is being captured."""
         cuda = self._side.torch.cuda
         return bool(cuda.current_stream(self._side.device) == self.computing) and not cuda.is_current_stream_capturing()
 
@@ -127,7 +127,7 @@ class SideCopy:
         return None if self._begun is None else float(self._begun.elapsed_time(self._copied)) / 1e3
 
     def __del__(self) -> None:
-        """Let the computing stream wait for an unused copy, because it may reuse the device memory next."""
+        """Let the computing stream wait for an unused copy before this stream reuses the device memory."""
         if self._on_device and os.getpid() == self._pid:
             with suppress(Exception):  # may fail while the interpreter exits
                 self.computing.wait_event(self._copied)

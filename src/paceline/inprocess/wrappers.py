@@ -17,7 +17,7 @@ def stand_in(original: Any, where: str, begin: Begin, end: End | None = None) ->
     """Return a wrapper of `original` that calls `begin` before and `end` after it.
 
     Exceptions of `original` pass through without the wrapper in the traceback. A fault in `begin` or `end` stops
-    recording, never the call. A compiler that traces the call sees only the original.
+    recording, never the call. A compiler that traces the call traces only `original`.
 
     Args:
         original: The wrapped function.

@@ -1,8 +1,8 @@
 """Run a program up to its first training step and return what it was about to train. Nothing is trained or saved.
 
 The program first runs with weights on the meta device, which have no values and take neither memory nor time. A program
-that needs values, for example to read a number from a weight, runs once more with real weights on the CPU. It then
-stops at its first forward pass.
+that needs values, for example to read a number from a weight, runs once more with real weights on the CPU. In this
+second run the program ends at its first forward pass.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _environment(environment: Mapping[str, str], path: Path, real: bool) -> dict
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], output: Path, limit_s: float) -> str:
-    """Run the program to its end, kill its remaining processes, and return how it ended with its last output lines."""
+    """Run the program, at most for the time limit; kill its process group; return how it ended and its last output."""
     with output.open("wb") as file, startable(command):
         process = subprocess.Popen(
             command,

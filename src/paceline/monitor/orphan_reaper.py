@@ -84,8 +84,8 @@ def _read(path: str) -> bytes:
 def watch_over(launch: str) -> None:
     """Run the warden: wait for the end of stdin, then end the processes of a command if Paceline was killed.
 
-    The first line on stdin is the pid of the program, to which the kernel itself sends SIGTERM when Paceline
-    ends. Paceline writes the farewell byte before it ends; if the byte is missing, it was killed.
+    The first line on stdin is the pid of the program, to which the kernel itself sends SIGTERM when Paceline ends.
+    Paceline writes the farewell byte before it ends; if the byte is missing, Paceline was killed.
     """
     told, _, rest = sys.stdin.buffer.read().partition(b"\n")
     if FAREWELL not in rest:

@@ -34,7 +34,7 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """The result of the command."""
+    """How the command ended."""
 
     exit_code: int  # the program's own; 128 + N for signal N, as in a shell
     signal: str | None
@@ -223,7 +223,7 @@ def _wait(process: subprocess.Popen[bytes], relayed: set[signal.Signals]) -> tup
 
 @contextmanager
 def _ended_file(pid: int) -> Iterator[list[int]]:
-    """Yield a list of one descriptor that becomes readable when a process ends; empty without pidfd_open."""
+    """Yield a list with a file descriptor that becomes readable when a process ends; empty without pidfd_open."""
     try:
         descriptor = os.pidfd_open(pid)
     except (AttributeError, OSError):

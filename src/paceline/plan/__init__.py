@@ -1,6 +1,6 @@
-"""Predictions of the memory, time and money that a training takes, before any machine is rented.
+"""Predictions of how much memory, time and money a training needs, before any machine is rented.
 
-`models` describes what is trained. `cost` predicts memory, time and money by formula, many configurations at once.
-`search` finds the best configuration and machines. `calibrate` measures a machine and predicts a program on it.
-`validate` compares predictions with published measurements.
+`models` describes the model that is trained. `cost` predicts memory, time and money by formula, many configurations at
+once. `search` finds the best configuration and machines. `calibrate` measures a machine and predicts how a program runs
+on that machine. `validate` compares predictions with published measurements.
 """

@@ -1,8 +1,8 @@
 """The files of a run on disk.
 
 A run is a folder ``.paceline/runs/<id>/``. Every file has exactly one writer, so no locks are needed. Every file is
-appended to or replaced as a whole, so a reader sees all but the last moments at any time, also after ``kill -9``. This
-module is loaded inside the watched program and imports only the standard library.
+appended to or replaced as a whole, so a reader can see all but the most recent data at any time, even after SIGKILL.
+This module is loaded inside the watched program and imports only the standard library.
 
     launch-<host>-<pid>.json     how the command was started: schema, argv, times, price
     end-<host>-<pid>.json        how the command ended: exit code, signal, wall time

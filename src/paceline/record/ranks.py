@@ -1,4 +1,4 @@
-"""Selection of the training processes that are the ranks of a run.
+"""Select the training processes that are the ranks of a run.
 
 The processes of a distributed job are its ranks. After a restart a rank has several attempts; the attempt that trained
 longest is analysed. Processes without a process group are ranks of one run only if they train at the same time; of
@@ -21,7 +21,7 @@ _MOST_NAMED = 4
 
 @dataclass(frozen=True, kw_only=True)
 class RankSelection:
-    """The training processes of a run, divided into ranks and others. Each made at least one step."""
+    """The training processes of a run, divided into ranks and others. Each process made at least one step."""
 
     ranks: Sequence[Rank]  # rank numbers from 0, or from the process group
     other_attempts: Sequence[Rank] = ()  # earlier or later attempts of the same ranks
@@ -77,7 +77,7 @@ def _jobs(joined: Sequence[Rank]) -> list[dict[int, Rank]]:
     """Group processes, in the order of their start, into jobs whose ranks trained together.
 
     A process with a rank number that the group already has starts a new group, unless another rank of the group still
-    trains. In that case only this rank was restarted, and the longer of its two attempts counts.
+    trains. In that case only this rank was restarted: its longer attempt counts.
     """
     jobs: list[dict[int, Rank]] = []
     for rank in joined:

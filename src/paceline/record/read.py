@@ -30,7 +30,7 @@ _CHUNK_ROWS = 1 << 16
 
 
 def rows_type(fields: Sequence[str], packing: Struct) -> np.dtype[Any]:
-    """Return the numpy type of rows that a struct packs."""
+    """Return the NumPy data type of rows that are packed with a `struct.Struct`."""
     letters = packing.format.removeprefix("<")
     return np.dtype([(name, _FORMATS[letter]) for name, letter in zip(fields, letters, strict=True)])
 
@@ -189,7 +189,7 @@ def _read_ticks(path: Path, meta: JsonObject, problems: list[str]) -> Rows:
 
 
 def _read_steps(path: Path, most: int | None, problems: list[str]) -> tuple[Rows, int | None]:
-    """Read the rows of a process.
+    """Read the step rows of a process.
 
     With more than ``most`` rows, read only stretches of them and also return the number of rows in the file; otherwise
     the number is None.
@@ -205,7 +205,7 @@ def _read_steps(path: Path, most: int | None, problems: list[str]) -> tuple[Rows
 
 
 def read_losses(rank: Rank) -> Rows:
-    """Return all steps of a rank as rows of at least index, flags, wall_s, samples and loss."""
+    """Return all steps of a rank, as rows with at least the fields index, flags, wall_s, samples and loss."""
     if rank.recorded is None:
         return rank.steps
     names = ["index", "flags", "wall_s", "samples", "loss"]
@@ -279,12 +279,12 @@ def rows_in(path: Path, row_type: np.dtype[Any]) -> int:
 
 
 def rows_of_each(processes: int) -> int:
-    """Return the largest number of step rows to read per process, so that all of them stay within the limit."""
+    """Return the largest number of step rows to read per process, which keeps the total near a fixed limit."""
     return max(LEAST_ROWS, MOST_ROWS // max(1, processes))
 
 
 def stretches(count: int, most: int) -> list[tuple[int, int]]:
-    """Return (first row, end row) of the stretches to read, the end exclusive; one stretch if all rows are read."""
+    """Return (first row, end row) of the stretches to read, end exclusive; one stretch of all rows if `most` allows."""
     if count <= most:
         return [(0, count)]
     number = max(2, min(_STRETCHES, most // _LEAST_STRETCH))

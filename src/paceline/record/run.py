@@ -18,7 +18,7 @@ JsonObject = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """One `paceline run` command and how it ended. A run on several hosts has several."""
+    """One `paceline run` command and how it ended. A run on several hosts has several launches."""
 
     host: str
     pid: int
@@ -62,17 +62,17 @@ class Rank:
 
     @property
     def device(self) -> str:
-        """The type of the device to which the phases apply: ``cpu`` or ``cuda``."""
+        """The type of the device on which the process trained: ``cpu`` or ``cuda``."""
         return str(self.meta.get("device", "cpu"))
 
     def noted(self, kind: str) -> list[JsonObject]:
-        """Return the notes of one kind, in the order of writing."""
+        """Return the notes of one kind, in the order in which they were written."""
         return [note for note in self.notes if note.get("kind") == kind]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """One loader worker process, with cumulative counters at its ticks."""
+    """One loader worker process, with its cumulative counters at several times."""
 
     host: str
     pid: int

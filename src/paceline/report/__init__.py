@@ -1,4 +1,4 @@
-"""The reports: a package for each command, with a module for each output. They format results and compute nothing.
+"""The reports: a package for each command, with a module for each kind of output. Reports only format results.
 
-The sections of a command's HTML page are in its package; `page` has the parts that several pages share.
+The sections of a command's HTML page are in its package; `page` has the parts that the pages of several commands share.
 """

@@ -11,5 +11,5 @@ _ASCII = str.maketrans(
 
 
 def encodable(text: str, *, console: Console) -> str:
-    """Return text that the console can print: on an ASCII console, special characters become similar ASCII ones."""
+    """Return text that the console can print. An ASCII console gets similar ASCII characters for all others."""
     return text.translate(_ASCII) if console.options.ascii_only else text

@@ -1,4 +1,4 @@
-"""A finding as JSON values, the same in the results of `run`, `report` and `trace`."""
+"""A finding as JSON values, in the same form for the results of `run`, `report` and `trace`."""
 
 from __future__ import annotations
 

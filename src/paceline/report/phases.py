@@ -1,9 +1,9 @@
 """Names and colours of the nine phases, used in every chart, table and bar.
 
-The two sets of colours have the same hues; one is for light backgrounds, one for dark ones. They were optimized
-in OKLCH so that neighbours in a stacked bar are at least 14 CIEDE2000 apart, and any two phases at least 10 on
-light and 8 on dark, as seen with full colour vision and with each kind of colour blindness (matrices of
-Machado, Oliveira & Fernandes, 2009).
+The two sets of colours, for light and for dark backgrounds, have the same hues. They were optimized in OKLCH.
+Neighbours in a stacked bar differ by at least 14 CIEDE2000; any two phases differ by at least 10 on light and 8 on dark
+backgrounds, as seen with full colour vision and with each kind of colour blindness (matrices of Machado, Oliveira &
+Fernandes, 2009).
 """
 
 from __future__ import annotations

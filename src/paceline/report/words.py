@@ -1,4 +1,4 @@
-"""Words and numbers that all reports share: quantities with units, intervals, states, in plain text."""
+"""Text that all reports share: quantities with units, intervals, and states of a run."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _BY_UNIT: Mapping[str, Callable[[float], str]] = {
 
 
 def quantity(value: float | None, unit: str) -> str:
-    """Return a number with its unit as text; ``share`` is a fraction of one, ``%`` a number out of a hundred."""
+    """Return a number with its unit as text. The unit ``share`` means a fraction of one, ``%`` a number out of 100."""
     if value is None or not math.isfinite(value):
         return units.MISSING
     known = _BY_UNIT.get(unit)
@@ -61,7 +61,7 @@ def quantity(value: float | None, unit: str) -> str:
 
 
 def span(low: float, high: float, unit: str = "s") -> str:
-    """Return the bounds of a quantity as text: ``405 to 420 ms``; one number if both print equally."""
+    """Return the bounds of a quantity as text: ``405 to 420 ms``; a single number if both look equal."""
     first, second = quantity(low, unit), quantity(high, unit)
     if first == second:
         return first
@@ -95,12 +95,12 @@ def confident(value: Interval) -> str:
 
 
 def gain(value: Gain) -> str:
-    """Return an expected speed-up as text: ``1.55x to 2.10x``, or ``up to 1.20x (assumed)`` if it may be none."""
+    """Return an expected speed-up as text: ``1.55x to 2.10x``, or ``up to 1.20x (assumed)`` if there can be no gain."""
     return factors(value) + (f" ({value.basis})" if value.basis == "assumed" and value.high > 1.0 else "")
 
 
 def factors(value: Gain) -> str:
-    """Return the bounds of an expected speed-up as text, without their basis."""
+    """Return the bounds of an expected speed-up as text, without saying whether it was assumed or measured."""
     if value.low <= 1.0:
         return f"up to {units.factor(value.high)}" if value.high > 1.0 else "none"
     return span(value.low, value.high, "x")
@@ -113,7 +113,7 @@ def device(diagnosis: Diagnosis) -> str:
 
 
 def steps_of(ranks: Sequence[RankBreakdown]) -> int:
-    """Return the number of steps of a run: that of the rank with most steps."""
+    """Return the number of steps of a run, which is that of the rank with the most steps."""
     return max((rank.steps for rank in ranks), default=0)
 
 
@@ -141,14 +141,14 @@ def evidence(finding: Finding, diagnosis: Diagnosis) -> list[Evidence]:
 
 
 def _rank(evidence: Evidence, finding: Finding) -> int:
-    """Return the sort key of evidence: 0 for a hot function, 2 for the share in the summary, 1 for the rest."""
+    """Return the sort key of evidence: 0 for a function, 2 for the share in the summary, 1 for all other evidence."""
     if evidence.unit == SHARE_OF_SAMPLES:
         return 0
     return 2 if evidence.value is not None and evidence.value == finding.time_share else 1
 
 
 def recommended(diagnosis: Diagnosis) -> Remedy | None:
-    """Return the remedy to try first: the first one of the verdict's finding; None without one."""
+    """Return the remedy to try first, which is the first of the verdict's finding; None without one."""
     finding = verdict_finding(diagnosis)
     return finding.remedies[0] if finding is not None and finding.remedies else None
 
@@ -185,7 +185,7 @@ def ending(diagnosis: Diagnosis) -> str:
 
 
 def ending_and_time(diagnosis: Diagnosis) -> str:
-    """Return how the program ended and after what time, as text. The time comes before an exception's message."""
+    """Return how and after what time the program ended, as text. The time comes before the message of an exception."""
     after = "" if diagnosis.wall_s is None else f" after {units.seconds(diagnosis.wall_s)}"
     text = ending(diagnosis)
     failed = _FAILED.match(text)
@@ -219,7 +219,7 @@ def headline(text: str) -> str:
 
 
 def rank_spread(ranks: Sequence[RankBreakdown], floor: float = 0.05) -> str:
-    """Return where ranks differ most, as text: ``data wait 2.1% (rank 0) to 38% (rank 5)``; empty if they do not."""
+    """Return the phases in which ranks differ most: ``data wait 2.1% (rank 0) to 38% (rank 5)``; empty if none."""
     if len(ranks) < 2:
         return ""
     parts = sorted(((*_extremes(ranks, name), STYLES[name].label) for name in PHASES), reverse=True)
@@ -235,7 +235,7 @@ def _extremes(ranks: Sequence[RankBreakdown], phase: str) -> tuple[float, str]:
 
 
 def number_list(numbers: Sequence[int], most: int = 8) -> str:
-    """Return whole numbers as text, with runs as ranges: ``0–3, 7``; at most ``most`` pieces."""
+    """Return whole numbers as text, with ranges: ``0–3, 7``; at most `most` ranges or single numbers."""
     pieces = _ranges(sorted(set(numbers)))
     text = ", ".join(pieces[:most])
     return text if len(pieces) <= most else f"{text} and more"

@@ -1,4 +1,7 @@
-"""Reads, analyzes and compares profiler captures of one or more ranks. ``explain`` derives findings from them."""
+"""Reads, analyzes and compares profiler captures (recorded traces) of one or more ranks.
+
+``explain`` derives its findings about captures from the results.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A capture in columns: the events of one GPU or one rank, their launches, the marked steps, the collectives."""
+"""A profiler capture as columns: the events of one GPU or rank, their launches, marked steps, and collectives."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class GpuEvents:
 
 @dataclass(frozen=True, kw_only=True)
 class Launches:
-    """Calls on the host that launched GPU work; both have the same correlation id."""
+    """Calls on the host that launched GPU work. A launch and its GPU event have the same correlation id."""
 
     start_ns: Ns
     end_ns: Ns
@@ -73,7 +73,7 @@ class Launches:
 
 @dataclass(frozen=True, kw_only=True)
 class HostActivity:
-    """Activity of the training process on the host, as far as the capture shows it."""
+    """When the training process on the host fetched batches or waited for the GPU, if the capture shows it."""
 
     loader: Union = EMPTY  # fetching batches
     loader_is_serial: bool | None = None  # whether the loader has no workers; None: no loader is seen

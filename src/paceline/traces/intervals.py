@@ -91,7 +91,7 @@ def difference(first: Union, second: Union) -> Union:
 
 
 def length_before(union: Union, times_ns: Ns) -> Ns:
-    """Return the length of the part of a union before each of the given times, in nanoseconds."""
+    """For each of the given times, return the length of the part of a union before this time, in nanoseconds."""
     lengths = np.append(0, np.cumsum(union.ends_ns - union.starts_ns))
     place = np.searchsorted(union.starts_ns, times_ns, side="right")
     beyond = np.append(0, union.ends_ns)[place] - times_ns

@@ -1,7 +1,7 @@
-"""Writes a window of captures to one file for Perfetto and chrome://tracing: several ranks on one clock.
+"""Writes a time window of captures to one file for Perfetto and chrome://tracing, with several ranks on one clock.
 
-The file keeps everything that the profiler recorded in the window: arguments, shapes, stacks, and the arrows
-from launches to GPU work. Processes are renumbered, so that those of different ranks stay separate.
+The file keeps everything that the profiler recorded in the window: arguments, shapes, stacks, and the arrows from
+launches to GPU work. Processes get new numbers, so that those of different ranks stay separate.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class ExportWindow:
-    """A window of marked steps (inclusive), or of microseconds since the first event of a capture."""
+    """The part of the captures to export.
+
+    It is a range of marked steps (both ends included), or of microseconds since the first event of a capture.
+    """
 
     steps: tuple[int, int] | None = None
     times_us: tuple[float, float] | None = None
@@ -59,7 +62,7 @@ def parse_window(text: str) -> ExportWindow:
 
 
 def sources_and_shifts(traces: Traces) -> tuple[dict[str, Path], dict[str, float]]:
-    """Return the files by rank name, and the clock offsets in microseconds by rank name."""
+    """Return two mappings from the name of each rank: its file, and its clock offset in microseconds."""
     sources: dict[str, Path] = {}
     moved: dict[str, float] = {}
     for rank in traces.ranks:
@@ -74,12 +77,13 @@ def sources_and_shifts(traces: Traces) -> tuple[dict[str, Path], dict[str, float
 
 
 def export_window(sources: Mapping[str, Path], moved_us: Mapping[str, float], between: ExportWindow | None) -> bytes:
-    """Return a window of captures as JSON.
+    """Return the events of several captures in a time window as JSON.
 
     Args:
         sources: Files by rank name.
         moved_us: Clock offsets of the ranks in microseconds.
-        between: The window; None: the longest marked step of the first capture, or all of it without marked steps.
+        between: The window; None for the longest marked step of the first capture, or for all of that capture without
+            marked steps.
 
     Raises:
         UsageError: There are too many ranks, a file is an Nsight export, or the window is empty.
@@ -135,7 +139,7 @@ def _is_number(value: object) -> bool:
 
 
 def _steps(events: Sequence[Json]) -> dict[int, Json]:
-    """Return the marked steps by number."""
+    """Return the events that mark training steps, by the number of the step."""
     marked = (event for event in events if _is_timed(event) and _is_number(event.get("dur")))
     return {int(found[1]): event for event in marked if (found := STEP.match(str(event.get("name"))))}
 
@@ -147,7 +151,7 @@ def _longest(events: Sequence[Json]) -> ExportWindow | None:
 
 
 def _ends(events: Sequence[Json], between: ExportWindow | None) -> tuple[float, float]:
-    """Return start and end of the window in microseconds of the capture's clock."""
+    """Return the start and the end of the window in microseconds of the capture's clock."""
     first = min((event["ts"] for event in events if _is_timed(event)), default=0.0)
     if between is None:
         return first, float("inf")

@@ -27,15 +27,16 @@ from paceline.train.gradients import is_number
 class Memory:
     """Settings of gradient accumulation and activation checkpointing; table ``[memory]`` of a recipe."""
 
-    micro_batches: int = 1  # the number of parts of a batch that run one after the other
+    micro_batches: int | None = None  # parts of a batch, one after the other; None: `Recipe.micro_batches` chooses
     checkpoint_every: int | None = None  # 1: every block, 2: every second one
     activation_budget: float | None = None  # share of the blocks' activation bytes that may be saved, 0 to 1
     selective: bool = False
 
     def __post_init__(self) -> None:
-        _check_count("micro_batches", self.micro_batches)
-        if self.checkpoint_every is not None:
-            _check_count("checkpoint_every", self.checkpoint_every)
+        for name in ("micro_batches", "checkpoint_every"):
+            count = getattr(self, name)
+            if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 1):
+                raise UsageError(f"memory.{name} = {count!r} is not allowed; it takes a whole number from 1 on")
         budget = self.activation_budget
         if budget is not None and not (is_number(budget) and 0 <= budget <= 1):
             raise UsageError(f"memory.activation_budget = {budget!r} is not allowed; it takes a share from 0 to 1")
@@ -78,11 +79,6 @@ class Memory:
             return
         for block in blocks[:: self.checkpoint_every or 1]:
             _forget(block, self.selective)
-
-
-def _check_count(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise UsageError(f"memory.{name} = {value!r} is not allowed; it takes a whole number from 1 on")
 
 
 def _named(how: str) -> Memory:

@@ -42,11 +42,12 @@ def arrange(
     """Distribute a model over the ranks.
 
     Args:
-        model: The whole model, which each rank has created. The values of rank 0 are used.
-        world: The ranks and their process groups.
-        recipe: The settings of the run.
-        sample: Inputs of one batch, needed to measure the cost of layers for ``pipeline.balance = "measured"``.
-        copied: Returns a copy of the model before it is split, for the comparison, or None.
+        model: The whole model, made by each rank; the values of rank 0 count. On the meta device it gets memory, and no
+            values, when it is split.
+        world: The ranks.
+        recipe: Of the run.
+        sample: What the model may be called with, for stages of measured cost.
+        copied: Returns a copy of the model before it is split, or None.
 
     Raises:
         UsageError: The ranks created different models, or the layout does not fit the model.
@@ -54,7 +55,8 @@ def arrange(
     blocks = _prepared(model, world, recipe)
     layout, whole, notes = world.layout, copied(model) if copied else None, _attributes(model)
     if {"shard", "pp"} & set(mesh_axes(layout)):
-        _contiguous(model)
+        for parameter in model.parameters():  # neither FSDP2 nor stages of a pipeline take channels-last
+            parameter.data = parameter.data.contiguous()
     plan = tp.plan_of(model) if layout.tp > 1 else {}
     if layout.pp == 1:
         module, set_sync, check_used = _spread(model, blocks, plan, world, recipe)
@@ -80,7 +82,7 @@ def arrange(
     held = nn.Sequential(OrderedDict(layer for _, stage in own for layer in stage.named_children()))
     _put_attributes(held, notes)
     held.forward = partial(_refuse_call, layout)
-    stages = pp.Stages(own, world.group("pp"), world.device, (recipe.pipeline, recipe.memory.micro_batches))
+    stages = pp.Stages(own, world.group("pp"), world.device, (recipe.pipeline, recipe.micro_batches))
     return Arranged(
         module=held,
         held=held,
@@ -94,17 +96,24 @@ def arrange(
 def _prepared(model: Any, world: World, recipe: Recipe) -> list[Any]:
     """Check a model, move it to its device with the values of rank 0, and return its repeated blocks."""
     _check(model, world)
+    _check_hooks(model, world.layout)
     blocks = blocks_of(model)
     recipe.memory.check(model, blocks)
     recipe.precision.convert(model)
+    if is_on_meta(model):
+        return blocks
     if recipe.layers.devices:
         layers.spread(model, layers.places(recipe.layers.devices))
     else:
         model.to(world.device)
     if world.mesh is not None:
         _same_values(model)
-    _check_hooks(model, world.layout)
     return blocks
+
+
+def is_on_meta(model: Any) -> bool:
+    """Return whether a model has parameters without values."""
+    return any(parameter.is_meta for parameter in model.parameters())
 
 
 def _refuse_call(layout: Layout, *_: Any, **__: Any) -> None:
@@ -160,7 +169,7 @@ def _costs(model: Any, world: World, recipe: Recipe, sample: Any) -> list[float]
             "pipeline.balance = 'measured' needs a batch to measure the layers: call setup(..., sample=inputs), "
             "or set 'counted'"
         )
-    part = sample[: max(1, len(sample) // recipe.memory.micro_batches)].to(world.device)
+    part = sample[: max(1, len(sample) // recipe.micro_batches)].to(world.device)
     found = [measured(list(model.children()), part) if world.rank == 0 else None]
     torch.distributed.broadcast_object_list(found, 0)
     return found[0]
@@ -183,8 +192,11 @@ def _spread(
     if world.data_group is not None and not recipe.apart:
         batch_norm.share(model, world.data_group)
     recipe.memory.apply(blocks)
+    recipe.compute.apply(model, blocks)
     if "shard" in mesh_axes(layout):
         after = shard.shard(model, blocks, world.shard_mesh(), recipe.precision, reshard=layout.pp == 1)
+        if is_on_meta(model):
+            model.to_empty(device=world.device)
         return model, partial(shard.set_sync, model), after
     if world.data_group is not None and not recipe.apart:
         replica = dp.wrap(model, world.data_group, world.device, recipe.ddp)
@@ -200,9 +212,7 @@ def _check(model: Any, world: World) -> None:
             f"{name} has no parameter with requires_grad=True, so there is nothing to train; give a model with "
             f"such a parameter"
         )
-    tensors = {key: value for key, value in model.state_dict().items() if hasattr(value, "is_meta")}  # not extra state
-    if any(value.is_meta for value in tensors.values()):
-        raise UsageError(f"{name} has parameters without values (device meta); create the model on the CPU")
+    tensors = {key: value for key, value in model.state_dict().items() if hasattr(value, "is_meta")}  # or extra state
     if world.mesh is None:
         return
     import torch
@@ -232,9 +242,3 @@ def _same_values(model: Any) -> None:
     with torch.no_grad():
         for value in [*model.parameters(), *model.buffers()]:
             torch.distributed.broadcast(value, 0)
-
-
-def _contiguous(model: Any) -> None:
-    """Make all parameters contiguous: FSDP2 and pipeline stages do not support the channels-last memory format."""
-    for parameter in model.parameters():
-        parameter.data = parameter.data.contiguous()

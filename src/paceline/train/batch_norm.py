@@ -82,7 +82,7 @@ def normalised(input: Any, total: Total, settings: tuple[Any, Any, float, float]
     Args:
         input: `[rows, channels, ...]`, the rows of this rank. 16-bit formats are computed in fp32.
         total: Sums a tensor over ranks.
-        settings: Running mean and running variance (each may be None), momentum, and eps, which is added to the
+        settings: Running mean and running variance (each can be None), momentum, and eps, which is added to the
             variance.
     """
     import torch
@@ -105,7 +105,7 @@ def normalised(input: Any, total: Total, settings: tuple[Any, Any, float, float]
 
 
 def scaled(normal: Any, weight: Any, bias: Any) -> Any:
-    """Return normalised values times the weight of each channel plus its bias; either may be None."""
+    """Return normalised values times the weight of each channel plus its bias; weight and bias can be None."""
     shape = _shape(normal)
     found = normal if weight is None else normal * weight.view(shape)
     return found if bias is None else found + bias.view(shape)

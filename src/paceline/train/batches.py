@@ -1,10 +1,10 @@
 """Order and position of the batches of a `DataLoader` on several ranks, with resume in the middle of an epoch.
 
-All ranks iterate over the same batches, drawn with the random numbers of rank 0, and each takes its part. The
-position of a loader is the random state before the epoch and the number of batches since then: a resumed run,
-on any number of ranks, draws the same order and skips the batches already used without reading them. This holds
-for torch's own samplers, which draw only from torch. Samplers of the user may also draw from NumPy or Python:
-all ranks start from rank 0's states and compare a checksum of the indices.
+All ranks iterate over the same batches, drawn with the random numbers of rank 0, and each rank loads its part of each
+batch. The position of a loader is the random state before the epoch and the number of batches since then: a resumed
+run, on any number of ranks, draws the same order and skips the batches already used without reading them. This holds
+for torch's own samplers, which draw only from torch. Samplers of the user can also draw from NumPy or Python: all ranks
+start from rank 0's states and compare a checksum of the indices.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Drawn = tuple[Any, Any]  # the state of torch's generator, and that of the sampl
 
 
 class Order:
-    """The batches of one process, with their numbers in the epoch."""
+    """The batches that one process would draw, each with its number in the epoch."""
 
     def __init__(self, batches: Any, world: World) -> None:
         self._batches = batches
@@ -78,7 +78,7 @@ class Order:
             number += 1
 
     def _stream(self) -> random_states.State:
-        """Return the random states that a sampler on the CPU may draw from."""
+        """Return the random states that a sampler on the CPU can draw from."""
         import torch
 
         return {"cpu": torch.get_rng_state(), **random_states.of_host()}
@@ -90,7 +90,7 @@ class Order:
         return torch.get_rng_state(), None if self._generator is None else self._generator.get_state()
 
     def go_on(self, skip: int, begun: Drawn) -> None:
-        """Make the next epoch start in the middle of one.
+        """Make the next epoch the rest of an epoch that was already used in part.
 
         Args:
             skip: The number of batches of that epoch that were already used.
@@ -99,7 +99,7 @@ class Order:
         self.skip, self._again = skip, begun
 
     def set_generator(self, state: Any) -> None:
-        """Set the state of the sampler's own generator, if both exist."""
+        """Set the state of the sampler's own generator, if the sampler has one and `state` is not None."""
         if self._generator is not None and state is not None:
             self._generator.set_state(state)
 
@@ -136,7 +136,7 @@ class Part:
             yield self._part_of(batch, self._world.sample_part)
 
     def _part_of(self, batch: list[int], part: int) -> list[int]:
-        """Return the sample indices of one part of a batch, taken from each micro-batch of the whole batch.
+        """Return the sample indices of one rank's part of a batch: an equal share of each micro-batch.
 
         All ranks together then compute the same micro-batches as one process, so layers that see a whole
         micro-batch, such as BatchNorm, give the same result.
@@ -151,7 +151,7 @@ class Part:
 
 
 class Dealt(Part):
-    """A batch sampler that yields the parts of batches that this rank is the first to request.
+    """A batch sampler for `[asynchronous]`: each part of a batch goes to the first rank that requests it.
 
     All ranks together see each part once. A slow rank takes fewer parts.
     """
@@ -184,7 +184,7 @@ class Place:
             order: The order of its batches.
             why: Why the loader cannot resume in the middle of an epoch; None if it can.
             world: The ranks.
-            compared: Whether ranks compare their sample indices, because the sampler may draw from any generator.
+            compared: Whether ranks compare their sample indices, because the sampler can draw from any generator.
         """
         self._world = world
         self._compared = compared and world.mesh is not None

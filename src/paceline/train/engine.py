@@ -21,9 +21,11 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.train import gradients, loaders, optimizers
 from paceline.train.arrange import arrange
+from paceline.train.average import AveragedWeights
 from paceline.train.comparison.first_step import FirstStep, copied
+from paceline.train.meta_device import Init, Weights, fill, source_of
+from paceline.train.parallel.replicas import replicas_of
 from paceline.train.passes import Loss, Passes
-from paceline.train.replicas import replicas_of
 from paceline.train.run import Run
 from paceline.train.world import draw_apart, draw_within
 
@@ -40,7 +42,7 @@ class Step:
 class Engine(Run):
     """Runs a training loop on a layout; each process creates one."""
 
-    def setup(
+    def setup(  # noqa: PLR0913
         self,
         model: Any,
         optimizer: Callable[[Any], Any],
@@ -49,18 +51,23 @@ class Engine(Run):
         weight: Callable[[Any], Any] | None = None,
         schedule: Callable[[Any], Any] | None = None,
         sample: Any = None,
+        init: Init | None = None,
+        weights: Weights | None = None,
     ) -> tuple[Any, Any]:
         """Distribute a model over the ranks, then create its optimizer.
 
         Args:
-            model: The whole model, which each rank has created. The values of rank 0 are used.
-            optimizer: Creates the optimizer of a model: `lambda model: AdamW(model.parameters())`.
-            loss: Returns a scalar for an output and a target, a mean over `weight(target)` items; `train_batch`
-                needs it.
-            weight: Returns how much a target counts, such as its number of tokens; None: all micro-batches count
-                alike.
-            schedule: Creates the learning-rate schedule of an optimizer; it advances with each applied step.
-            sample: Inputs of a rank's batch; needed only for pipeline stages balanced by measured cost.
+            model: The whole model, made by each rank; the values of rank 0 count. With `shard` it may be on the meta
+                device: it is split first, and gets its values after that, part by part.
+            optimizer: Makes the optimizer of a model: `lambda model: AdamW(model.parameters())`.
+            loss: Makes a scalar of output and target, a mean over `weight(target)` things; `train_batch` needs it.
+            weight: How much a target counts, such as its tokens; None: all parts alike.
+            schedule: Makes the learning-rate schedule of an optimizer; it goes on with each applied step.
+            sample: Inputs of a rank's batch, for stages of measured cost only.
+            init: Gives values to a model on the meta device: ``"reset_parameters"``, the method of each module, or a
+                function of a module, called for each as by `Module.apply`.
+            weights: Values of a model on the meta device, read after `init`: a checkpoint of `save`, a file that ends
+                in ``.safetensors``, ``.pt``, ``.pth`` or ``.bin``, a folder of safetensors files, or a state dict.
 
         Returns:
             The model to call, and the optimizer.
@@ -73,12 +80,18 @@ class Engine(Run):
                 "setup() was called before, and an engine trains only one model; create one Engine per model"
             )
         optimizers.check_maker(optimizer)
+        source = source_of(model, self.recipe, init, weights)
         copy = partial(copied, world=self.world, recipe=self.recipe)
         arranged = arrange(model, self.world, self.recipe, sample, copy)
+        if source is not None:
+            fill(source, arranged.held, self.world)
         self._passes = Passes(arranged, self._weights, self._planned, self._context, self.scale)
         self._optimizer = optimizers.made(optimizer, arranged.held)
         self._made_with_state = bool(self._optimizer.state)
-        self._replicas = replicas_of(self.recipe, model, self.world)
+        self._replicas = replicas_of(self.recipe.local, self.recipe.asynchronous, model, self.world)
+        if self.recipe.ema.decay is not None:
+            stages = [arranged.held] if arranged.stages is None else [part for _, part in arranged.stages.modules]
+            self._average = AveragedWeights(arranged.held, stages, self.recipe.ema.decay)
         draw_apart(self.world)
         self._schedule = optimizers.schedule_of(schedule, self._optimizer)
         self._loss, self._weight = loss, weight
@@ -165,6 +178,7 @@ class Engine(Run):
             UsageError: The gradients of this step were not reduced.
         """
         passes = self._ready()
+        self._check_not_averaged("step")
         arranged = passes.arranged
         if not passes.synced:
             raise UsageError(
@@ -196,6 +210,8 @@ class Engine(Run):
             gradients.multiply(held, factor)
             self._optimizer.step()
             self.steps += 1
+            if self._average is not None:
+                self._average.update()
             for _ in range(1 if self._replicas is None else self._replicas.due()):
                 if self._schedule is not None:
                     self._schedule.step()

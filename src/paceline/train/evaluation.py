@@ -1,9 +1,9 @@
 """Mean loss and other means over a data set without gradients, the same on any layout as on one process.
 
-All ranks go through the same batches, drawn with the random numbers of rank 0. Each rank with different samples
-takes a part of a batch; parts may differ in size by one sample. A rank without a sample takes one with weight
-0, because all ranks must call the model. With `pp` a batch goes through the stages one after the other, and
-with `cp` each rank takes its positions.
+All ranks go through the same batches, drawn with the random numbers of rank 0. Each rank with different samples takes a
+part of a batch; parts can differ in size by one sample. A rank without samples takes the first sample of the batch with
+weight 0, because all ranks must call the model. With `pp` a batch goes through the stages one after the other, and with
+`cp` each rank takes its positions.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _check_same(batch: Any, world: World) -> None:
 
 @contextmanager
 def _evaluating(model: Any) -> Iterator[None]:
-    """Put a model into evaluation mode, and its parts back into their own modes at the end."""
+    """Put a model into evaluation mode inside the context, and restore the mode of each of its modules at the end."""
     modes = [(part, part.training) for part in model.modules()]
     model.eval()
     try:
@@ -122,7 +122,7 @@ def _as_rank_0(world: World) -> Iterator[None]:
 
 
 def _part(batch: Any, world: World) -> tuple[Any, bool]:
-    """Return this rank's part of a batch, and whether the part counts."""
+    """Return this rank's part of a batch, and False if this is only the first sample with weight 0."""
     count, parts, part = _count(batch), world.layout.samples, world.sample_part
     first, last = count * part // parts, count * (part + 1) // parts
     found = _samples(batch, count, slice(first, last) if last > first else slice(0, 1))

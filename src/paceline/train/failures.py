@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import socket
 import sys
 import threading
@@ -22,9 +23,10 @@ from typing import Any
 from paceline.core.errors import PacelineError
 
 _KEY = "paceline/failed"
-_LOOK_S = 0.5  # interval at which a rank checks whether another one failed
-_GRACE_S = 2.0  # how long a rank may take to end by itself
-_GOES_S = 1.0  # how long a killed process may stay visible after its connections closed
+_LOOK_S = 0.5  # how often a rank looks whether another one failed
+_GRACE_S = 2.0  # for a rank to end by itself
+_GOES_S = 1.0  # a process that was killed closes its connections first, and is seen as ended a little later
+_TIMED_OUT = re.compile(r"(?:Timed out waiting |Timeout\(ms\)=)(\d+)")  # of Gloo and NCCL, in ms
 _LOST = ("closed by peer", "Connection reset", "Broken pipe", "remote process exited", "Socket closed")
 
 
@@ -101,7 +103,13 @@ class _Rank:
             return self._rank == 1
 
     def _why(self, error: BaseException) -> str:
-        """Return the reason why the run ended, for the message."""
+        """Say what ended the run."""
+        waited = _TIMED_OUT.search(str(error))
+        if waited:
+            return (
+                f"waited {int(waited[1]) / 1000:g} s for another rank, the limit (process_group.timeout_s, "
+                "--timeout-s): a rank is slow, or waits elsewhere; all ranks end"
+            )
         if not any(words in str(error) for words in _LOST):
             return "failed with the error above; all ranks end"
         gone = ", ".join(str(rank) for rank in self._gone())

@@ -56,7 +56,7 @@ class Weights:
         Args:
             planned: The number of micro-steps that a step is expected to have.
             device: The device of the sums.
-            group: Process group of the ranks with different samples; None if there is only one.
+            group: Process group of the ranks with different samples; None if there is only one rank.
             averaged: Whether gradients are averaged over the group; otherwise each rank has its own step.
         """
         self._over = group if averaged else None
@@ -115,7 +115,7 @@ class Weights:
         return 1 / self._planned if weight is None else weight / (self._planned * self._unit)
 
     def multiplied(self, loss: Any, weight: Any) -> Any:
-        """Return the loss times its multiplier; 0 if its weight is 0, because the loss may then be NaN."""
+        """Return the loss times its multiplier; 0 if its weight is 0, because such a loss can be NaN."""
         import torch
 
         found = loss * self.multiplier(weight)
@@ -123,7 +123,7 @@ class Weights:
         return found if nothing is None else torch.where(nothing, torch.zeros_like(found), found)
 
     def guard(self, output: Any) -> None:
-        """Replace the gradients of outputs by 0 in backward if the weight of their loss is 0, because they may be NaN.
+        """Replace the gradients of outputs by 0 in backward if the weight of their loss is 0, because they can be NaN.
 
         Args:
             output: The model's output in the current micro-step: a tensor, or tensors in tuples, lists and dicts.
@@ -136,9 +136,9 @@ class Weights:
         return _cleared(self._weighs_nothing, gradient)
 
     def guard_from(self, weight: Any, output: Any) -> None:
-        """Like `guard`, for outputs whose weight is known.
+        """Replace the gradients of these outputs by 0 in backward if `weight` is 0.
 
-        With pp other micro-batches run before the backward of this one.
+        Unlike in `guard`, the weight is fixed now: with pp, other micro-batches run before the backward of this one.
 
         Args:
             weight: The weight of the loss of these outputs; None if all count alike.
@@ -150,7 +150,7 @@ class Weights:
                 tensor.register_hook(partial(_cleared, nothing))
 
     def add(self, loss: Any) -> None:
-        """Add a loss that was already multiplied to the sum of losses."""
+        """Add a loss, which was already multiplied by its weight, to the sum of losses."""
         self._losses = self._losses + loss.detach()
 
     def factor(self) -> Any:

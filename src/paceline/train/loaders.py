@@ -221,6 +221,9 @@ def parts(batch: Any, number: int) -> list[Any]:
     if isinstance(batch, _PLAIN) or not hasattr(batch, "__len__"):  # applies to all samples
         return [batch] * number
     if len(batch) % number:
-        raise UsageError(f"a batch of {len(batch)} samples cannot be split into {number} equal micro-batches")
+        raise UsageError(
+            f"a batch of {len(batch)} samples cannot be split into {number} equal micro-batches; set "
+            "memory.micro_batches (--accumulate) to a number that divides it, or use another batch size"
+        )
     size = len(batch) // number
     return [batch[i * size : (i + 1) * size] for i in range(number)]

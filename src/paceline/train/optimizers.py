@@ -58,9 +58,9 @@ def made(optimizer: Callable[[Any], Any], model: Any) -> Any:
 
 
 def _step_apart(optimizer: Any) -> None:
-    """Make an optimizer step split parameters (DTensors) and whole ones separately; with tp it may have both.
+    """Make `optimizer.step()` update split parameters (DTensors) and whole parameters separately.
 
-    Foreach and fused kernels refuse lists that mix the two kinds.
+    With tp, an optimizer can have both, and foreach and fused kernels refuse lists that mix the two kinds.
 
     Args:
         optimizer: Changed in place. Its parameter groups differ only during `step()`.
@@ -98,7 +98,7 @@ def _part_of(group: dict[str, Any], split: bool) -> dict[str, Any]:
 
 
 def is_split(parameter: Any) -> bool:
-    """Return whether a parameter is a DTensor, of which this rank may hold only a part."""
+    """Return whether a parameter is a DTensor, of which this rank can hold only a part."""
     return hasattr(parameter, "placements")
 
 

@@ -78,7 +78,7 @@ class Precision:
             device: `torch.device`.
 
         Raises:
-            UsageError: They do not support it.
+            UsageError: The device or torchao does not support fp8.
         """
         if not self.fp8:
             return
@@ -127,7 +127,7 @@ class Precision:
         return torch.autocast(device, self.dtype()) if self.autocast else nullcontext()
 
     def set_matmul(self) -> None:
-        """Allow TF32 for fp32 matrix products in this process, if set; otherwise leave torch's setting unchanged."""
+        """Allow TF32 for fp32 matrix products in this process if `tf32` is set; otherwise change nothing."""
         import torch
 
         if self.tf32:
@@ -171,10 +171,10 @@ class LossScale:
             self._finite_steps = 0
 
     def state_dict(self) -> dict[str, float]:
-        """Return the state for a checkpoint."""
+        """Return the scale and the numbers of skipped and finite steps, for a checkpoint."""
         return {"value": self.value, "skipped": self.skipped, "finite_steps": self._finite_steps}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Restore the state from a checkpoint."""
+        """Restore the scale and the numbers of skipped and finite steps from a checkpoint."""
         self.value, self.skipped = float(state["value"]), int(state["skipped"])
         self._finite_steps = int(state["finite_steps"])

@@ -74,7 +74,7 @@ def put(state: State, device: Any = None) -> None:
     """Set the given random states.
 
     Args:
-        state: As the functions above return them.
+        state: Random states, as `of_torch` and `of_host` return them.
         device: The GPU of the ``cuda`` state.
     """
     import torch
@@ -128,15 +128,15 @@ class Stream:
 
 
 class Split:
-    """Give each rank of a tp group its own random numbers between two split matrices.
+    """Gives each rank of a tp group its own random numbers between two split matrices.
 
-    Between these matrices each rank has other heads or hidden units; everywhere else the ranks of a tp group
-    draw the same numbers. The own numbers of a rank are seeded with the common state, so a recomputed block
-    draws the same ones again. After the second matrix the common state advances, if own numbers were drawn.
+    Between these matrices each rank has other heads or hidden units; everywhere else the ranks of a tp group draw the
+    same numbers. The own numbers of a rank are seeded with the common state, so a recomputed block draws the same
+    numbers again. After the second matrix the common state advances, if own numbers were drawn.
     """
 
     def __init__(self, rank: int, device: Any) -> None:
-        """Create the state of one rank.
+        """Create the separate random numbers of one rank.
 
         Args:
             rank: The index of the rank in its tp group.
@@ -149,7 +149,7 @@ class Split:
         self._first: set[int] = set()  # ids of the modules that are the first ones of their part
 
     def enter(self, module: Any, *_: Any) -> None:
-        """Start separate random numbers: called after a matrix that is split by columns."""
+        """Start this rank's own random numbers: a forward hook of matrices that are split by columns."""
         if not module.training or (self._common is not None and id(module) not in self._first):
             return
         self._first.add(id(module))
@@ -159,7 +159,7 @@ class Split:
         put(self._begun, self._device)
 
     def leave(self, *_: Any) -> None:
-        """Return to the common random numbers: called before a matrix that is split by rows."""
+        """Return to the common random numbers: a forward pre-hook of matrices that are split by rows."""
         import torch
 
         if self._common is None:

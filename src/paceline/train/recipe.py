@@ -16,7 +16,9 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout, parse
 from paceline.train.activations import Memory
-from paceline.train.gradients import Clipping
+from paceline.train.average import Ema
+from paceline.train.compilation import Compute
+from paceline.train.gradients import Clipping, is_number
 from paceline.train.parallel.asynchronous import Asynchronous
 from paceline.train.parallel.dp import Exchange
 from paceline.train.parallel.layers import Layers
@@ -37,6 +39,19 @@ class Checks:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProcessGroup:
+    """How ranks wait for each other; table ``[process_group]`` of a recipe."""
+
+    timeout_s: float | None = None  # longest wait of a collective; None: torch's default
+
+    def __post_init__(self) -> None:
+        if self.timeout_s is not None and not (is_number(self.timeout_s) and 0 < self.timeout_s < float("inf")):
+            raise UsageError(
+                f"process_group.timeout_s = {self.timeout_s!r} is not allowed; it takes a number of seconds above 0"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     """The settings of all parts and the layout; the default is one process in fp32."""
 
@@ -50,11 +65,20 @@ class Recipe:
     asynchronous: Asynchronous = field(default_factory=Asynchronous)
     ddp: Exchange = field(default_factory=Exchange)
     checks: Checks = field(default_factory=Checks)
+    process_group: ProcessGroup = field(default_factory=ProcessGroup)
+    ema: Ema = field(default_factory=Ema)
+    compute: Compute = field(default_factory=Compute)
 
     @property
     def apart(self) -> bool:
         """Whether replicas step independently, each with its own optimizer."""
         return self.local.every is not None or self.asynchronous.max_staleness is not None
+
+    @property
+    def micro_batches(self) -> int:
+        """Number of parts of a batch; without a setting twice the ranks of a pipeline, and 1 without pp."""
+        by_default = 2 * self.layout.pp if self.layout.pp > 1 else 1
+        return self.memory.micro_batches or by_default
 
     def check(self) -> None:
         """Check that the settings are compatible with each other and with the layout.
@@ -66,9 +90,15 @@ class Recipe:
         self.layers.check(self.layout)
         self.precision.check(self.layout)
         self.asynchronous.check(self.layout, meets=self.local.every is not None)
+        self.compute.check(
+            self.layout,
+            weighs=self.memory.activation_budget is not None,
+            spreads=bool(self.layers.devices),
+        )
+        self.ema.check(apart=self.apart)
         self.ddp.check(self.layout, alone=self.apart, scaled=self.precision.autocast == "fp16")
         if self.layout.pp > 1:
-            self.pipeline.check(self.layout.pp, self.memory.micro_batches)
+            self.pipeline.check(self.layout.pp, self.micro_batches)
 
 
 _PARTS = {
@@ -81,6 +111,9 @@ _PARTS = {
     "asynchronous": Asynchronous,
     "ddp": Exchange,
     "checks": Checks,
+    "process_group": ProcessGroup,
+    "ema": Ema,
+    "compute": Compute,
 }
 
 
@@ -165,6 +198,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add("--checkpoint-activations", metavar="HOW", help="none, full, selective, or a share to keep such as 0.5")
     add("--clip-norm", metavar="X", type=float, help="maximum norm of all gradients together")
+    add("--compile", metavar="MODE", nargs="?", const="default", help="default, reduce-overhead or max-autotune")
+    add("--ema", metavar="DECAY", type=float, help="average the parameters over the steps, such as 0.999")
+    add("--timeout-s", metavar="X", type=float, help="longest wait for another rank in seconds, before the run ends")
     add("--schedule", metavar="NAME", help="of pipeline stages: gpipe, 1f1b, interleaved or zero-bubble")
 
 
@@ -184,6 +220,12 @@ def from_arguments(arguments: argparse.Namespace) -> Recipe:
         recipe = replace(recipe, pipeline=replace(recipe.pipeline, schedule=given["schedule"]))
     if given.get("clip_norm") is not None:
         recipe = replace(recipe, optimizer=Clipping(clip_norm=given["clip_norm"]))
+    if given.get("compile") is not None:
+        recipe = replace(recipe, compute=Compute(compile=given["compile"]))
+    if given.get("ema") is not None:
+        recipe = replace(recipe, ema=Ema(decay=given["ema"]))
+    if given.get("timeout_s") is not None:
+        recipe = replace(recipe, process_group=ProcessGroup(timeout_s=given["timeout_s"]))
     recipe = replace(recipe, memory=recipe.memory.changed(given.get("accumulate"), given.get("checkpoint_activations")))
     recipe.check()
     return recipe

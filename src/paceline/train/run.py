@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -10,14 +11,17 @@ from types import TracebackType
 from typing import Any, Self
 
 from paceline.core.errors import UsageError
-from paceline.train import checkpoints, gradients, loaders
+from paceline.train import gradients, loaders
+from paceline.train.average import AveragedWeights
+from paceline.train.checkpoints import folder as checkpoints
+from paceline.train.checkpoints.background import BackgroundSaves
+from paceline.train.checkpoints.export import export
 from paceline.train.comparison.first_step import FirstStep
 from paceline.train.evaluation import evaluated
-from paceline.train.exports import export
 from paceline.train.parallel.asynchronous import Rounds, Staleness
+from paceline.train.parallel.replicas import Replicas
 from paceline.train.passes import Loss, Passes
 from paceline.train.recipe import Recipe, of
-from paceline.train.replicas import Replicas
 from paceline.train.world import join, leave, meet
 
 
@@ -36,18 +40,21 @@ class Run:
         """
         self._owns_group = meet()
         settings = self.recipe = of(recipe)
-        self.world = join(settings.layout)
+        self.world = join(settings.layout, settings.process_group.timeout_s)
         settings.precision.check_device(self.world.device)
         settings.precision.set_matmul()
         self.scale = settings.precision.scale()
-        self.steps = 0  # number of applied steps
+        self.steps = 0  # applied ones
+        self._background_saves = BackgroundSaves()
         self._places = loaders.Places()
-        self._planned = settings.memory.micro_batches
+        self._planned = settings.micro_batches
+        self._tell_micro_batches()
         self._dealt = settings.asynchronous.max_staleness is not None
         group = None if self._dealt else self.world.data_group
         self._weights = gradients.Weights(self._planned, self.world.device, group, not settings.apart)
         self._replicas: Replicas | None = None
-        self._tried = 0  # number of steps, with skipped ones
+        self._average: AveragedWeights | None = None
+        self._tried = 0  # steps, skipped ones too
         self._made_with_state = False  # whether the optimizer has state before a step, as Adagrad has
         self._passes: Passes | None = None
         self._first_step: FirstStep | None = None  # the comparison on the first batch, until it has run
@@ -55,6 +62,14 @@ class Run:
         self._schedule: Any = None
         self._loss: Loss | None = None
         self._weight: Callable[[Any], Any] | None = None
+
+    def _tell_micro_batches(self) -> None:
+        """Name the number of micro-batches that a pipeline takes by default."""
+        if self.is_first and self.recipe.layout.pp > 1 and self.recipe.memory.micro_batches is None:
+            sys.stderr.write(
+                f"paceline: layout {self.recipe.layout}: each batch is split into {self._planned} micro-batches, 2 per "
+                "rank of the pipeline; --accumulate (memory.micro_batches) sets another number\n"
+            )
 
     def __enter__(self) -> Self:
         return self
@@ -96,6 +111,27 @@ class Run:
             )
         return evaluated(self._ready().arranged, self.world, loader, {**loss, **measures}, self._weight, self._context)
 
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Give the model the averages of its parameters inside, for `evaluate`, `export` and calls; all ranks call it.
+
+        Raises:
+            UsageError: The recipe has no `[ema]`.
+        """
+        self._ready()
+        if self._average is None:
+            raise UsageError("averaged(): there is no average; set ema.decay (--ema), such as 0.999")
+        with self._average.swapped():
+            yield
+
+    def _averages(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of the average."""
+        return {} if self._average is None else {"ema": self._average.values}
+
+    def _check_not_averaged(self, what: str) -> None:
+        if self._average is not None and self._average.in_use:
+            raise UsageError(f"{what}() inside `with engine.averaged():`: the model has the averages; call it after")
+
     def meet(self) -> None:
         """With `[asynchronous]`, wait for all ranks and give them the same parameters; otherwise do nothing."""
         if self._replicas is not None:
@@ -106,25 +142,36 @@ class Run:
         """The staleness of this rank's updates when they were applied; None without `[asynchronous]`."""
         return self._replicas.staleness() if isinstance(self._replicas, Rounds) else None
 
-    def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None) -> None:
-        """Write model, optimizer and progress; all ranks call it, and each writes its part.
+    def save(self, folder: str | Path, extra: Mapping[str, Any] | None = None, *, wait: bool = True) -> None:
+        """Write model, optimizer and progress; all ranks call it, each writes its part.
+
+        At most one checkpoint is written at a time: a call waits for an earlier one.
 
         Args:
-            folder: The folder to write; created if it does not exist. An earlier checkpoint in it is replaced when
-                the new one is complete.
-            extra: State of the program itself, which `load` returns: tensors, numbers and text in dicts and lists.
-                That of rank 0 is written.
+            folder: Made where it is not there; an earlier checkpoint in it is replaced when the new one is whole.
+            extra: State of the program's own, which `load` returns: tensors, numbers and text in dicts and lists.
+                Rank 0's is written.
+            wait: False: return as soon as all is copied to host memory; a thread writes the checkpoint while training
+                goes on. An error is raised by the next save, by `load` or by `close`.
 
         Raises:
-            UsageError: Replicas of `[local]` are not synchronized.
+            UsageError: Replicas that train alone have not met.
+            EnvironmentFault: This checkpoint, or one that was written in the background, could not be written.
         """
         arranged = self._ready().arranged
+        self._check_not_averaged("save")
         if self._replicas is not None:
             self._replicas.can_save(self._tried)
         state = checkpoints.state(
             arranged.held, self._optimizer, self._replicas, stepped=self.steps > 0 or self._made_with_state
         )
-        checkpoints.save(Path(folder), {**state, "random": self.world.draws()}, self._progress(), extra)
+        tensors = {**state, **self._averages(), "random": self.world.draws()}
+        contents = checkpoints.contents_of(tensors, self._progress(), extra)
+        if wait:
+            self._background_saves.finish()
+            checkpoints.save(Path(folder), contents)
+        else:
+            self._background_saves.start(Path(folder), contents, tells=self.is_first)
 
     def load(self, folder: str | Path) -> dict[str, Any]:
         """Continue from a checkpoint of any layout; all ranks call it after `setup()`.
@@ -135,13 +182,17 @@ class Run:
         Raises:
             UsageError: There is no complete checkpoint, or it is of another model.
         """
+        self._background_saves.finish()
+        self._check_not_averaged("load")
         held, updates = self._ready().arranged.held, (self._optimizer, self._replicas)
         progress = checkpoints.read_progress(Path(folder), self._progress())
         stepped, same = progress["steps"] > 0 or self._made_with_state, progress["drawn_as"] == self.world.drawn_as
         state, random = checkpoints.state(held, *updates, stepped=stepped), self.world.draws()
-        frozen = checkpoints.load(Path(folder), {**state, "random": random}, same_ranks=same)
+        frozen = checkpoints.load(Path(folder), {**state, **self._averages(), "random": random}, same_ranks=same)
         checkpoints.apply(state, held, *updates, stepped=stepped, frozen=frozen)
         self.steps, self._tried = int(progress["steps"]), int(progress["tried_steps"])
+        if self._average is not None:
+            self._average.updates = int(progress["ema_updates"])
         if self.scale is not None:
             self.scale.load_state_dict(progress["scale"])
         if self._schedule is not None:
@@ -167,6 +218,8 @@ class Run:
         found["random"], found["drawn_as"] = self.world.drawn(), self.world.drawn_as
         if self._replicas is not None:
             found["replicas"] = self.world.layout.dp
+        if self._average is not None:
+            found["ema_updates"] = self._average.updates
         if self.scale is not None:
             found["scale"] = self.scale.state_dict()
         if self._schedule is not None:
@@ -188,10 +241,15 @@ class Run:
             yield
 
     def close(self) -> None:
-        """Leave the process group; the end of `with Engine(...)` calls it."""
+        """Wait for a checkpoint that is being written, then leave the other ranks; the end of a `with` block does it.
+
+        Raises:
+            EnvironmentFault: The checkpoint could not be written.
+        """
         import torch
 
         if self._replicas is not None:
             self._replicas.close()
+        self._background_saves.close()
         if self._owns_group and torch.distributed.is_initialized():
             leave()

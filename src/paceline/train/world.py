@@ -6,9 +6,10 @@ import json
 import os
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -29,6 +30,7 @@ class World:
     rank: int
     device: Any  # torch.device
     mesh: Any  # DeviceMesh over the axes in use, slowest first; None for one process
+    timeout_s: float | None = None  # longest wait of a collective; None: torch's default
     _groups: dict[tuple[str, ...], Any] = field(default_factory=dict, repr=False)
     streams: dict[str, random_states.Stream] = field(
         default_factory=dict, repr=False
@@ -69,6 +71,7 @@ class World:
         if used not in self._groups:
             mesh = self.submesh(*used)
             self._groups[used] = (mesh if len(used) == 1 else mesh._flatten("_".join(used))).get_group()
+            set_timeout([self._groups[used]], self.timeout_s)
         return self._groups[used]
 
     def shard_mesh(self) -> Any:
@@ -84,7 +87,9 @@ class World:
             sizes = {"dp": layout.dp} if layout.dp > 1 else {}
             sizes["shard_cp"] = layout.shard * layout.cp
             make = torch.distributed.init_device_mesh
-            return make(self.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+            mesh = make(self.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+            set_timeout(mesh.get_all_groups(), self.timeout_s)
+            return mesh
         return self.submesh("dp", "shard") if layout.dp > 1 else self.submesh("shard")
 
     def drawn(self) -> str:
@@ -232,8 +237,21 @@ def _gloo_computes() -> bool:
     return False
 
 
-def join(layout: Layout) -> World:
-    """Return this rank's position in a layout; call `meet()` before.
+def set_timeout(groups: Iterable[Any], timeout_s: float | None) -> None:
+    """Set how long collectives of process groups wait; None leaves it as it is. Groups do not inherit it in torch."""
+    from torch.distributed.distributed_c10d import _set_pg_timeout
+
+    if timeout_s is not None:
+        for group in groups:
+            _set_pg_timeout(timedelta(seconds=timeout_s), group)
+
+
+def join(layout: Layout, timeout_s: float | None = None) -> World:
+    """Take this rank's place in a layout, after `meet()`.
+
+    Args:
+        layout: Of the run.
+        timeout_s: Longest wait of a collective; None: torch's default.
 
     Raises:
         UsageError: The number of ranks differs from that of the layout.
@@ -245,12 +263,14 @@ def join(layout: Layout) -> World:
         check_ranks(layout, 1)
         return World(layout=layout, rank=0, device=device, mesh=None)
     check_ranks(layout, torch.distributed.get_world_size())
+    set_timeout([None], timeout_s)
     rank, axes = torch.distributed.get_rank(), mesh_axes(layout)
     if not axes:
-        return World(layout=layout, rank=rank, device=device, mesh=None)
+        return World(layout=layout, rank=rank, device=device, mesh=None, timeout_s=timeout_s)
     sizes = tuple(getattr(layout, axis) for axis in axes)
     mesh = torch.distributed.init_device_mesh(device.type, sizes, mesh_dim_names=axes)
-    return World(layout=layout, rank=rank, device=device, mesh=mesh)
+    set_timeout(mesh.get_all_groups(), timeout_s)
+    return World(layout=layout, rank=rank, device=device, mesh=mesh, timeout_s=timeout_s)
 
 
 def draw_apart(world: World, seed: int | None = None) -> None:

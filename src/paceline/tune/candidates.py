@@ -1,4 +1,4 @@
-"""Candidates (one change each) and the diagnosis context: the watched run from which remedies propose them."""
+"""Candidates (one change each), and the diagnosis context: the watched run for which remedies propose candidates."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Candidate:
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosisContext:
-    """A watched run and the recipe that it ran under: the context in which remedies propose candidates."""
+    """A watched run and its recipe; from this context, remedies propose candidates."""
 
     run: Run
     recipe: Recipe
@@ -71,17 +71,23 @@ class DiagnosisContext:
 
     @cached_property
     def waiting(self) -> tuple[RankAnalysis, LoaderModel] | None:
-        """The rank that waits most for data, with the model of its loader; None if no rank waits."""
+        """The rank that waits most for data, and the model of its loader; None if no rank waits for data."""
         return waiting_rank(self.facts)
 
     @property
     def waits_outside(self) -> bool:
-        """Whether training waits for data, and the loader waits for storage, a network or a sleep, or is unknown."""
+        """Whether training waits for data, and the loader's workers mostly wait (for storage, a network or a sleep).
+
+        Also True if training waits for data and no loader was recorded.
+        """
         return self.waiting is not None and (self.loader is None or self.loader.blocked >= _BLOCKED)
 
     @property
     def loader(self) -> LoaderBreakdown | None:
-        """The training loader, or None if there is none."""
+        """The training loader of the rank that waits most for data, or of the first rank if no rank waits.
+
+        None if this rank has no training loader.
+        """
         rank = self.waiting[0] if self.waiting is not None else self.facts.first
         return rank.loader
 
@@ -97,7 +103,7 @@ class DiagnosisContext:
 
     @property
     def streams(self) -> bool:
-        """Whether the loader reads a stream."""
+        """Whether the training loader reads a stream (an `IterableDataset`)."""
         return words.is_stream(self.loader)
 
     @property
@@ -121,7 +127,7 @@ class DiagnosisContext:
 
 
 def capability(context: DiagnosisContext) -> float:
-    """Return the compute capability of the CUDA device that trains, or 0.0 without a CUDA device."""
+    """Return the compute capability of the CUDA device that the program trains on, or 0.0 without a CUDA device."""
     return mfu.capability(context.facts.first.record.meta) if context.on_cuda else 0.0
 
 
@@ -150,7 +156,10 @@ def communication(context: DiagnosisContext) -> float:
 
 
 def debug_is_on(context: DiagnosisContext, name: str) -> bool:
-    """Return whether a debug setting was on during training. CUDA settings count only on a CUDA device."""
+    """Return whether a debug setting was on during training.
+
+    Debug settings of CUDA count only if the program trains on a CUDA device.
+    """
     of_cuda = name in ("launch_blocking", "deterministic_algorithms")
     seen = (rank.record.meta.get("debug", ()) for rank in context.facts.ranks)
     return (context.on_cuda or not of_cuda) and any(name in names for names in seen)

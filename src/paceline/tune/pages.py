@@ -3,7 +3,7 @@
     python -m paceline.tune.pages docs/remedies      writes one Markdown file for each remedy
 
 The text of a page is in ``tune/remedies`` if ``tune`` can try the remedy, else in ``explain/advice``.
-``paceline explain`` prints it, and the files in ``docs/remedies`` are written from it.
+``paceline explain`` prints this text, and the files in ``docs/remedies`` contain it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.train.launching import on_ranks
 from torch import nn
 
 from paceline.core.errors import UsageError
@@ -43,3 +44,38 @@ def tied():
 def test_what_cannot_be_cut_is_refused(model, says):
     with pytest.raises(UsageError, match=says):
         stages_of(model, 0, 3, Pipeline())
+
+
+PROGRAM = """
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+import torch
+from torch import nn
+from paceline.train import Engine
+from paceline.train.recipe import add_arguments
+
+parser = ArgumentParser()
+parser.add_argument("out")
+add_arguments(parser)
+arguments = parser.parse_args()
+torch.set_num_threads(1)
+torch.manual_seed(0)
+with Engine(arguments) as engine:
+    made = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
+    engine.setup(made, lambda m: torch.optim.SGD(m.parameters(), 0.1), loss=nn.functional.mse_loss)
+    inputs = torch.randn(8, 4)
+    engine.train_batch(inputs, inputs.flip(1))
+    loss = engine.loss()
+    if engine.is_first:
+        Path(arguments.out).write_text(str(loss))
+"""
+
+
+@pytest.mark.parametrize(("flags", "lines"), [((), 1), (("--accumulate", "4"), 0)], ids=["default", "set"])
+def test_the_number_of_micro_batches_is_said_where_it_is_chosen(tmp_path, flags, lines):
+    program, result = tmp_path / "program.py", tmp_path / "loss"
+    program.write_text(PROGRAM)
+    ran = on_ranks(2, program, result, "--layout", "pp=2", *flags, timeout_s=100)
+    assert float(result.read_text()) > 0, ran.stderr[-4000:]
+    assert ran.stderr.count("layout pp=2: each batch is split into 4 micro-batches, 2 per rank") == lines

@@ -1,4 +1,4 @@
-"""The click command class of all commands: one layout of `--help`, and results on stdout with `-`.
+"""The click class of all commands: all have the same layout of `--help`, and `-` as a file name means stdout.
 
 A help page has, in this order: usage, one sentence, examples, options in groups, exit codes.
 """
@@ -29,9 +29,9 @@ class Command(click.Command):
     """A command of Paceline.
 
     Attributes:
-        forms: What may follow the command name, one line each; empty: click's usual line.
+        forms: What can follow the command name, one usage line each; empty for click's usual line.
         examples: Working command lines.
-        groups: Headings, each with its flags. Flags for results need no group.
+        groups: Headings of the help page, each with its flags. Flags for result files need no group.
         exit_codes: Exit codes and their meanings, in addition to `EXIT_CODES`.
     """
 
@@ -49,11 +49,11 @@ class Command(click.Command):
         self.exit_codes = all_exit_codes(exit_codes)
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:
-        """Return the names of the help option, independent of the context that asks first, because click caches it."""
+        """Return the names of the help option, the same in every context, because click caches those it sees first."""
         return ["-h", "--help"]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options; an error names the command that it belongs to."""
+        """Parse the options. A usage error gets the context, so that its message names this command."""
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
@@ -66,7 +66,7 @@ class Command(click.Command):
             return super().invoke(ctx)
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the usage line of every form."""
+        """Write one usage line for each of the command's forms."""
         write_usage(self, self.forms, ctx, formatter)
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -92,7 +92,7 @@ def all_exit_codes(own: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _order(code: tuple[str, str]) -> tuple[bool, int]:
-    """Return a sort key that orders codes by number, and words last."""
+    """Return a sort key that orders exit codes by number, with codes that are words at the end."""
     return (not code[0].isdigit(), int(code[0]) if code[0].isdigit() else 0)
 
 
@@ -150,7 +150,7 @@ def _heading(option: click.Option, groups: Mapping[str, Sequence[str]]) -> str:
 
 
 def option_rows(options: Sequence[click.Option], ctx: click.Context) -> Iterator[tuple[str, str]]:
-    """Yield the flags and the help text of each visible option."""
+    """Yield the flags and the help text of each option that is not hidden."""
     for option in options:
         record = option.get_help_record(ctx)
         if record is not None:

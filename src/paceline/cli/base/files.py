@@ -54,7 +54,7 @@ to_open = click.option("--open", "open_page", is_flag=True, help="Open the repor
 
 @contextmanager
 def text_results_on_stderr(ctx: click.Context) -> Iterator[None]:
-    """While the command runs, send all text to stderr if an option sends a result to stdout."""
+    """While the command runs, send all other text to stderr if an option sends a result to stdout."""
     outputs = {str(param.name) for param in ctx.command.params if isinstance(param.type, OutputFile)}
     if not any(ctx.params.get(name) == STDOUT for name in outputs):
         yield
@@ -72,10 +72,10 @@ def write_to_stdout(text: str) -> None:
 
 
 def opens_page(verb: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Add ``--open`` to a command that writes a page with ``--html FILE``; without FILE the page goes to `PAGES`.
+    """Add ``--open`` to a command with ``--html FILE``; without ``--html``, the opened page is written to `PAGES`.
 
     Args:
-        verb: The name of the command, and of its page.
+        verb: The name of the command, from which the page gets its name.
     """
 
     def decorate(command: Callable[..., int]) -> Callable[..., int]:
@@ -109,7 +109,7 @@ def _page_of(verb: str) -> Path:
 
 
 def _written_ns(page: Path) -> int | None:
-    """Return when a file was last written, in nanoseconds; None if it does not exist."""
+    """Return the time at which a file was last written, in nanoseconds; None if the file does not exist."""
     try:
         return page.stat().st_mtime_ns
     except OSError:
@@ -117,7 +117,7 @@ def _written_ns(page: Path) -> int | None:
 
 
 def open_page(page: Path | None) -> None:
-    """Open a page in a web browser; if there is none, print one line that says so."""
+    """Open a page in a web browser; if no browser can be opened, print one line that says so."""
     import webbrowser
 
     if page is None:
@@ -131,7 +131,7 @@ def open_page(page: Path | None) -> None:
 
 
 def check_writable(*paths: Path | None) -> None:
-    """Check that every result can be written, before work that may take hours.
+    """Check before work that can take hours that every result can be written.
 
     Raises:
         UsageError: A path is a folder, is not writable, or is given twice.

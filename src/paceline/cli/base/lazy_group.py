@@ -27,7 +27,7 @@ class LazyGroup(click.Group):
         verbs: Names of the commands with one sentence each, in the order of help.
         modules: The prefix of a command's module, such as ``paceline.cli.data.``. If the name of a command is a
             keyword of Python, the name of its module ends in an underscore.
-        forms: What may follow the group's name, one line each.
+        forms: What can follow the group's name, one usage line each.
         examples: Working command lines.
         exit_codes: Exit codes and their meanings, in addition to `EXIT_CODES`.
     """
@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
 
     def make_context(self, *args: Any, **settings: Any) -> click.Context:
-        """Parse the command line, and print help.
+        """Parse the command line, which also prints help if the command line asks for it.
 
         Raises:
             ClosedOutput: The reader of stdout or stderr, such as `head`, has ended.
@@ -102,7 +102,7 @@ class LazyGroup(click.Group):
         raise UsageError(f"there is no command {name!r}; {meant} `{path} --help` describes all commands")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands and flags that begin with the given text, without importing a command."""
+        """Return the commands and flags that begin with the given text, without importing the modules of commands."""
         verbs = [CompletionItem(name, help=text) for name, text in self.verbs.items() if name.startswith(incomplete)]
         return [*verbs, *click.Command.shell_complete(self, ctx, incomplete)]
 
@@ -123,7 +123,7 @@ class LazyGroup(click.Group):
 
 @contextmanager
 def _closed_output() -> Iterator[None]:
-    """Replace the error of a closed pipe by `ClosedOutput`: click and rich would exit with code 1."""
+    """Replace the error of a closed pipe by `ClosedOutput`, because click and rich would exit with code 1."""
     try:
         yield
     except BrokenPipeError as error:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """The requested outputs of a result."""
+    """The files and formats in which a result is to be written."""
 
     json_file: Path | None = None
     markdown: Path | None = None
@@ -63,9 +63,9 @@ def present(folder: Path, outputs: Outputs) -> Diagnosis | None:
 
 
 def write(diagnosis: Diagnosis, folder: Path, outputs: Outputs) -> None:
-    """Write JSON, Markdown and HTML if requested, the page into the run's folder, and print the verdict.
+    """Write JSON, Markdown and HTML if requested, write the page in the run's folder, and print the verdict.
 
-    If the run's folder cannot be written, one line says so and the verdict is still printed.
+    If the run's folder is not writable, one line says so and the verdict is still printed.
 
     Raises:
         EnvironmentFault: A requested file cannot be written.
@@ -92,7 +92,7 @@ def write(diagnosis: Diagnosis, folder: Path, outputs: Outputs) -> None:
 
 
 def _write_page(page: Path, html: str) -> str:
-    """Write the page and return its path, or an empty string if it could not be written."""
+    """Write a page and return its path, or an empty string if the page could not be written."""
     try:
         write_text(page, html)
     except EnvironmentFault as fault:
@@ -102,7 +102,7 @@ def _write_page(page: Path, html: str) -> str:
 
 
 def _next_step(diagnosis: Diagnosis, folder: Path) -> NextStep:
-    """Return what to do next; if other runs cannot be read, from this run's record alone."""
+    """Return what to do next. If other runs cannot be read, it is based on the record of this run alone."""
     from paceline.cli.base.runs import run_before
     from paceline.explain.next_step import after_run
     from paceline.record.read import read_launches
@@ -155,7 +155,9 @@ def write_text(path: Path, text: str) -> None:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Yield a path to write to, which replaces the file at the end. If writing fails, the old file stays.
+    """Yield a temporary path to write to. The written file replaces `path` at the end.
+
+    If writing fails, the old file at `path` stays unchanged.
 
     Raises:
         EnvironmentFault: The file cannot be written.

@@ -1,4 +1,4 @@
-"""Options for the price of this machine per hour: a number, or that of a cloud instance."""
+"""Options for the price of this machine per hour: a number, or the name of a cloud instance."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ by_instance = click.option(
 
 
 def price_of(price: float | None, instance_name: str | None) -> tuple[float | None, str]:
-    """Return the price per hour in US dollars and its source; None and "" without a price.
+    """Return the price per hour in US dollars and its source; None and an empty text without a price.
 
     Raises:
         UsageError: The instance is unknown or has no price.

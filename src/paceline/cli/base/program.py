@@ -30,7 +30,7 @@ class Program:
 
 
 class ProgramCommand(Command):
-    """A command whose own options end where the program begins. After ``--`` any command line may follow."""
+    """A command whose own options end where the program begins. Any command line is allowed after ``--``."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         settings.setdefault("forms", _FORMS)
@@ -52,10 +52,10 @@ class ProgramCommand(Command):
 
 
 class ModelOrProgram(ProgramCommand):
-    """A command on a model or on a program. Everything after a script or ``-m MODULE`` belongs to the program."""
+    """A command whose argument is a model or a program. All words after a script or ``-m MODULE`` are the program's."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Separate Paceline's options from a program's. Without a program, options may be anywhere."""
+        """Separate Paceline's options from a program's. Without a program, options can be anywhere."""
         end, module = _end_of_options(self, ctx, args)
         ctx.meta["program"] = module or (end < len(args) and args[end].endswith(".py"))
         if ctx.meta["program"]:
@@ -65,7 +65,7 @@ class ModelOrProgram(ProgramCommand):
 
 
 def _end_of_options(command: click.Command, ctx: click.Context, args: list[str]) -> tuple[int, bool]:
-    """Return how many arguments are Paceline's, and whether the last of them is ``-m MODULE``."""
+    """Return how many of the arguments are Paceline's, and whether these end with ``-m MODULE``."""
     takes_value = {
         name
         for option in command.get_params(ctx)
@@ -102,13 +102,13 @@ def _complete_file(ctx: click.Context, parameter: click.Parameter, incomplete: s
 
 
 def program_of(ctx: click.Context, options: dict[str, Any]) -> Program:
-    """Remove the program from a command's options and return it."""
+    """Return the program that a command's options contain, and remove it from the options."""
     arguments, module = tuple(options.pop("arguments")), options.pop("module")
     return Program(arguments=arguments, any_command=ctx.meta["any_command"], module=module)
 
 
 def stem_of(program: Program) -> str:
-    """Return a short name of the program, for folder names."""
+    """Return a short name of the program for folder names: that of its module, or of its file without suffix."""
     return Path(program.module or program.arguments[0]).stem
 
 
@@ -152,7 +152,7 @@ def _checked_script(arguments: list[str]) -> list[str]:
 
 
 def _may_be_python(script: Path) -> bool:
-    """Return whether a file may be a Python script, judged by its name and its first line."""
+    """Return whether a file could be a Python script, judged by its name and its first line."""
     try:
         with script.open("rb") as file:
             first = file.readline(256)
@@ -164,7 +164,7 @@ def _may_be_python(script: Path) -> bool:
 
 
 def _hint(script: Path) -> str:
-    """Return a text that suggests a similar script, or how to run a command."""
+    """Return text for an error message that suggests a similar script, or says how to run another command."""
     from shutil import which
 
     folder = script.parent

@@ -1,7 +1,7 @@
 """Progress of long work on stderr: a live line on a terminal, otherwise one line every 10 seconds.
 
-The time left is estimated from the rate since the first call. A caller that knows it better, such as a search
-with a time budget, passes it.
+The time left is estimated from the rate since the first call. A caller with a better estimate, such as a search with a
+time budget, passes the time left.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EARLY = 0.02  # share of the work below which no time left is shown
 
 
 class Progress:
-    """Shows the progress of some work. Use it as a context manager.
+    """Shows the progress of some work; used as a context manager.
 
     Args:
         noun: The counted items, such as ``samples``.
@@ -55,7 +55,7 @@ class Progress:
         Args:
             share: The completed share, from 0 to 1.
             text: What is done, or in progress.
-            left_s: Time left in seconds; None: estimated from the rate so far.
+            left_s: Time left in seconds; None to estimate it from the rate so far.
         """
         now = time.monotonic()
         if self._first is None:
@@ -77,7 +77,7 @@ class Progress:
         """Show the time left of a budget: on a terminal once a second, otherwise only the permanent lines.
 
         Yields:
-            A function that prints a permanent line; the live line repeats the last one.
+            A function that prints a permanent line; the live line repeats the last of these lines.
         """
         told, over, begun = [""], threading.Event(), time.monotonic()
 
@@ -101,7 +101,7 @@ class Progress:
                 thread.join()
 
     def _left_s(self, now: float, share: float) -> float | None:
-        """Return the seconds left at the rate since the first call.
+        """Return the seconds left, estimated from the rate since the first call.
 
         The first call is the reference because an interrupted conversion starts above 0.
         """

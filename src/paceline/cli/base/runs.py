@@ -37,7 +37,7 @@ def complete_run(ctx: click.Context, parameter: click.Parameter, incomplete: str
 
 
 def run_folders(base: Path) -> list[Path]:
-    """Return the folders of runs in a folder, newest first."""
+    """Return the folders of the runs in a folder, newest first."""
     try:
         found = [path for path in base.iterdir() if _is_run(path)]
     except OSError:
@@ -50,14 +50,14 @@ def _is_run(folder: Path) -> bool:
 
 
 def run_before(folder: Path) -> str | None:
-    """Return the id of the last earlier run of the same command without a recipe; None without one."""
+    """Return the id of the last earlier run that had the same command and no recipe; None without such a run."""
     commands, begun = _commands(folder), begun_unix_s(folder)
     earlier = (other for other in run_folders(folder.parent) if begun_unix_s(other) < begun)
     return next((o.name for o in earlier if _commands(o) == commands and not _has_recipe(o)), None)
 
 
 def last_run(command: Sequence[str], base: Path) -> Path | None:
-    """Return the folder of the newest run of a command without a recipe; None without one."""
+    """Return the folder of the newest run that had this command and no recipe; None without such a run."""
     wanted = [list(command)]
     return next((one for one in run_folders(base) if _commands(one) == wanted and not _has_recipe(one)), None)
 
@@ -77,7 +77,7 @@ def _launches(folder: Path) -> Sequence[Launch]:
 
 
 def begun_unix_s(folder: Path) -> float:
-    """Return when a run began, in seconds since 1970; without a launch record, when its folder changed last."""
+    """Return when a run began, in seconds since 1970; without a launch record, when its folder last changed."""
     try:
         return min(launch.started_unix_s for launch in _launches(folder))
     except (PacelineError, ValueError):
@@ -88,8 +88,8 @@ def find_run(name: str, base: Path) -> Path:
     """Return the folder of a run.
 
     Args:
-        name: The path of a run folder, a run id, the beginning of one, ``last``, or ``last~N`` for the Nth run
-            before it.
+        name: The path of a run folder, a run id or its beginning, ``last``, or ``last~N`` for the Nth run before the
+            last one.
         base: The folder that contains runs.
 
     Raises:
@@ -123,7 +123,7 @@ def find_run(name: str, base: Path) -> Path:
 
 
 def _near(name: str, folders: Sequence[Path]) -> str:
-    """Return a text that suggests similar run ids, or how to record a run."""
+    """Return the end of an error message, which suggests similar run ids, or says how to record or list runs."""
     if not folders:
         return (
             ", which contains no runs; make a run with `paceline run train.py`, or give another folder with --dir DIR"

@@ -1,7 +1,7 @@
-"""Settings: a flag overrides a PACELINE_* variable, the variable the settings file, and the file the default.
+"""Settings: flags override PACELINE_* variables, variables override the settings file, the file overrides defaults.
 
-The file is ``paceline.toml``, or ``[tool.paceline]`` in ``pyproject.toml``, in the current folder or in the
-nearest folder above that has one. Each command has a table, ``[run]`` or ``[data.convert]``. Its keys are the
+The settings file is ``paceline.toml``, or ``[tool.paceline]`` in ``pyproject.toml``, in the current folder or in the
+nearest parent folder that has one of them. Each command has a table, ``[run]`` or ``[data.convert]``. Its keys are the
 options without dashes (``target_loss = 0.5``); environment variables have matching names
 (``PACELINE_RUN_TARGET_LOSS``).
 """
@@ -21,7 +21,7 @@ PREFIX = "PACELINE"
 
 
 def settings_file(start: Path) -> Path | None:
-    """Return the nearest settings file in a folder or above; None without one."""
+    """Return the nearest settings file in a folder or its parent folders; None without one."""
     for folder in (start, *start.parents):
         own = folder / "paceline.toml"
         if own.is_file():
@@ -50,7 +50,7 @@ def settings_map(start: Path | None = None) -> dict[str, Any]:
 
 
 def options_of(command: click.Command) -> dict[str, click.Option]:
-    """Return a command's options by key, which is the long flag without dashes; options without one are left out."""
+    """Return the options of a command that have a long flag, by key (the long flag without its dashes)."""
     options = [param for param in command.params if isinstance(param, click.Option)]
     return {_key(option): option for option in options if max(option.opts, key=len).startswith("--")}
 
@@ -66,7 +66,7 @@ def variable(path: Sequence[str], key: str) -> str:
 
 
 def name_variables(path: Sequence[str], command: click.Command) -> None:
-    """Set the names of a command's environment variables from its flags, not from its function's arguments."""
+    """Set the environment variable of each option of a command, named after its flag."""
     for key, option in options_of(command).items():
         option.envvar = option.envvar or variable(path, key)
 

@@ -42,7 +42,7 @@ def message_of(error: click.ClickException) -> str:
 
 
 def _owner(flag: str, ctx: click.Context | None) -> str:
-    """Return a text on the other commands that have an option; empty if there are none."""
+    """Return text that names other commands with this option; empty if there are none."""
     if ctx is None or not flag.startswith("--"):
         return ""
     owners = [f"`{path}`" for path, command in _verbs(ctx.find_root()) if any(flag in p.opts for p in command.params)]
@@ -53,7 +53,7 @@ def _owner(flag: str, ctx: click.Context | None) -> str:
 
 
 def _verbs(ctx: click.Context) -> Iterator[tuple[str, click.Command]]:
-    """Yield every command below a group with its command line; groups themselves are left out."""
+    """Yield every command below a group, each with its command line; groups themselves are left out."""
     group = ctx.command
     if not isinstance(group, click.Group):
         return
@@ -109,7 +109,7 @@ def _bad_value(error: click.BadParameter, path: str) -> str:
 
 
 def _source(error: click.BadParameter) -> str:
-    """Return a text on the source of a value that was not typed: a variable or the settings file."""
+    """Return text on where a value that was not typed comes from: an environment variable or the settings file."""
     if error.ctx is None or error.param is None or error.param.name is None:
         return ""
     source = error.ctx.get_parameter_source(error.param.name)

@@ -1,4 +1,4 @@
-"""``paceline data``: data sets of shards. Each of its commands has a module."""
+"""``paceline data``: commands on data sets of shards, with one module for each command."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def _lines(found: Measured) -> list[str]:
 
 
 def _of_cache(found: Measured) -> list[str]:
-    """Return lines on the contents of a cache, or on the cost and benefit of one."""
+    """Return lines on the contents of the cache; without a cache, on what one would cost and save."""
     use, offer = found.cache, found.offer
     if use is not None:
         trouble = f"; no more images are cached: {use.trouble}" if use.trouble else ""

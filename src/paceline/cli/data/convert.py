@@ -125,7 +125,7 @@ def command(paths: tuple[str, ...], **options: Any) -> int:
 
 
 def _convert(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str, Any]) -> None:
-    """Convert from one local path to another."""
+    """Convert a data set from one local path to another."""
     from paceline.data.convert.convert import Options, convert, cores
     from paceline.data.sources import BadSample
 
@@ -192,7 +192,7 @@ def _given() -> list[str]:
 
 
 def _source(paths: tuple[Path, ...], options: Mapping[str, Any]) -> tuple[Source, Path, Callable[[], str]]:
-    """Return what to convert, where to, and a function that returns how the files of the source changed since."""
+    """Return the source to convert, the destination, and a function that tells how the source's files changed since."""
     from paceline.data.sources.dataset import DatasetSource
     from paceline.data.sources.found import classes_from, kind_at, list_files, source_of
 

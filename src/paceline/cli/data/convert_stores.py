@@ -15,7 +15,7 @@ from paceline.cli.base.progress import Progress
 
 @dataclass(frozen=True, kw_only=True)
 class LocalPaths:
-    """The local paths that a conversion uses."""
+    """The local paths of the sources and of the result of a conversion."""
 
     paths: tuple[Path, ...]
     shown_dest: str  # DEST without secrets, for messages
@@ -23,7 +23,10 @@ class LocalPaths:
 
     @property
     def is_complete(self) -> bool:
-        """Whether an earlier command left a complete result on this machine, because it could not upload the result."""
+        """Whether this machine has the complete result of an earlier command.
+
+        This is so if that command could not upload the result.
+        """
         from paceline.data.remote.copies import is_complete
 
         return self.url is not None and is_complete(self.paths[-1])
@@ -39,7 +42,10 @@ class LocalPaths:
 
 @contextmanager
 def local_paths(given: Sequence[str], options: Mapping[str, Any]) -> Iterator[LocalPaths]:
-    """Copy a source from an object store to this machine, and choose a local folder for a result to be sent to one.
+    """Yield local paths for a conversion.
+
+    Sources in an object store are copied to this machine. If DEST is in an object store, a local folder for the result
+    is chosen.
 
     Args:
         given: SRC and DEST, or DEST alone.

@@ -26,7 +26,7 @@ _NOT_OF_TEXT = {
 
 
 def is_text(paths: Sequence[Path], options: Mapping[str, Any]) -> bool:
-    """Return whether the source is text: its name says so, or a tokenizer is given."""
+    """Return whether the source is text, because of its file name, the option for its kind, or a given tokenizer."""
     if options["tokenizer"] is not None or options["kind"] == "text":
         return True
     if options["kind"] is not None:
@@ -36,7 +36,7 @@ def is_text(paths: Sequence[Path], options: Mapping[str, Any]) -> bool:
 
 
 def tell_skipped(skipped: Sequence[str], shown_dest: str) -> None:
-    """Name the first samples that were skipped, and the file that lists all of them."""
+    """Print the names of the first skipped samples, and of the file that lists all of them."""
     from paceline.data.convert.skipped_samples import SKIPPED_FILE
 
     for text in skipped[:_SHOWN]:
@@ -51,7 +51,7 @@ def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str,
 
     Args:
         paths: SRC and DEST.
-        shown_dest: DEST as it was given.
+        shown_dest: DEST as it is shown in messages.
         options: The options of the command.
         given: The names of the options on the command line.
     """

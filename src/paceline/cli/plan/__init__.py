@@ -1,4 +1,4 @@
-"""``paceline plan``: predict memory, time and cost of training. Each of its commands has a module."""
+"""``paceline plan``: predict memory, time and cost of training. Each of the subcommands has a module."""
 
 from __future__ import annotations
 
@@ -19,10 +19,13 @@ _AS_FLAGS = {"--here": "here", "--calibrate": "calibrate"}
 
 
 class PlanVerbs(LazyGroup):
-    """A group whose command `for` may be left out, and whose help shows the options of that command."""
+    """A group in which the word `for` can be left out. The help of the group shows the options of `for`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert `for` unless the arguments begin with a command or ask for help; some commands are flags too."""
+        """Insert `for` unless the arguments begin with a command or ask for help.
+
+        A flag that stands for a command is replaced by that command.
+        """
         flag = next((each for each in _before_program(args) if each in _AS_FLAGS), None)
         if flag is not None:
             args = [_AS_FLAGS[flag], *args[: args.index(flag)], *args[args.index(flag) + 1 :]]
@@ -32,7 +35,7 @@ class PlanVerbs(LazyGroup):
         return super().parse_args(ctx, args)
 
     def _check_verb(self, ctx: click.Context, args: list[str]) -> None:
-        """Raise a UsageError if a single word is similar to a command: it would be taken for the name of a model."""
+        """Raise a UsageError if the first word is similar to a command; `for` would take it for the name of a model."""
         if not args or args[0] in VERBS or "--gpus" in args or "--catalogue" in args or ctx.resilient_parsing:
             return
         if near := nearest(args[0], VERBS, cutoff=0.75):
@@ -63,7 +66,7 @@ class PlanVerbs(LazyGroup):
 
 
 def _before_program(args: list[str]) -> list[str]:
-    """Return the arguments before the program, which cannot be its own."""
+    """Return the arguments before the script, `-m` or `--`; later ones belong to the program."""
     ends = [place for place, each in enumerate(args) if each.endswith(".py") or each in ("-m", "--")]
     return args[: min(ends, default=len(args))]
 

@@ -1,4 +1,4 @@
-"""``paceline plan for``: the best layout of a model on given machines, or the best machines for it."""
+"""``paceline plan for``: the best layout of a model on given machines, or the best machines for a model."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:
 
 
 def _check_together(options: dict[str, Any]) -> None:
-    """Raise a UsageError for combinations of options in which one would have no effect."""
+    """Raise a UsageError for options that exclude each other, or that need another option."""
     if options["target_tokens"] is not None and options["target_samples"] is not None:
         raise UsageError("--target-tokens and --target-samples exclude each other; give one of them")
     if options["recipe"] is not None and options["precision"] == "fp4":
@@ -195,7 +195,7 @@ def _check_together(options: dict[str, Any]) -> None:
 
 
 def _subject(ctx: click.Context, options: dict[str, Any]) -> str | None | CapturedProgram:
-    """Return the model that the user named, or the capture of a program's first step."""
+    """Return the model that the user named, or what the first step of the user's program shows; None without both."""
     from paceline.monitor.first_step import catch
     from paceline.plan.models.captured_program import read_program
 
@@ -316,13 +316,13 @@ def _adapted(model: Model, options: dict[str, Any]) -> Adapted:
 
 
 def _usual_format(cluster: Any) -> str:
-    """Return the usual 16-bit format: bf16, or fp16 for a GPU without bf16."""
+    """Return the usual 16-bit format of a GPU: bf16, or fp16 if the GPU does not support bf16."""
     peaks = cluster.gpu.peak_flops
     return "fp16" if "fp16" in peaks and "bf16" not in peaks else "bf16"
 
 
 def _kept(caught: CapturedProgram | None, name: str | None) -> dict[str, Any]:
-    """Return the optimizer and its bytes per weight: as requested, as captured, or the default."""
+    """Return the optimizer and its bytes per weight: those requested, those of the user's program, or the default."""
     from paceline.plan.search.wish import OPTIMIZER_BYTES, Wish
 
     weight, gradient, optimizer = caught.states if caught else Wish.states

@@ -1,4 +1,4 @@
-"""The next command after ``paceline plan``, for its page."""
+"""The next command after ``paceline plan``, for the HTML page."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def _launched(advice: Advice, recipe: Path) -> str:
 
 
 def _plan(added: Sequence[str], left_out: Sequence[str]) -> str:
-    """Return the command that was typed, with some options added and others removed."""
+    """Return the `paceline plan` command that the user typed, with some options added and others removed."""
     typed = sys.argv[1:]
     verbs = 2 if typed[:2] == ["plan", "for"] else 1
     return shlex.join(["paceline", "plan", *added, *_without(typed[verbs:], left_out)])
 
 
 def _without(words: Sequence[str], left_out: Sequence[str]) -> Iterator[str]:
-    """Yield the words without some options and their values; the options of a program stay."""
+    """Yield the words of a command without some options and their values; options of the user's program stay."""
     rest = iter(words)
     for word in rest:
         name, _, value = word.partition("=")

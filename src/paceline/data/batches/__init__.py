@@ -1,1 +1,1 @@
-"""Makes batches from samples, and replaces samples that are damaged or lost."""
+"""Makers of batches, and the replacement of samples that are damaged or lost."""

@@ -1,4 +1,4 @@
-"""What batches of shards are made with: bytes of samples in memory, their checksums, and arrays that are reused."""
+"""Shared objects for making batches of shards: sample bytes in memory, checksums, and a pool of reused arrays."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from paceline.data.reading.sharded import SamplePlace, ShardedDataset
 from paceline.data.reading.stages import StageClock
 
 Numbers = NDArray[np.int64]
-_FREE = 2  # references to an array that nobody else has: of the list, and of the call that counts them
+_FREE = 2  # reference count of an unused array: the list, and the call of getrefcount
 
 
 def unpinned_array(shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return an array of bytes in the memory of the process."""
+    """Return an uninitialized uint8 array in ordinary memory, which is not pinned."""
     return np.empty(shape, np.uint8)
 
 
 class ArrayPool:
-    """Arrays of batches that are used again once the training has let go of them: new memory costs page faults."""
+    """A pool of batch arrays, reused once the training no longer references them; new memory costs page faults."""
 
     def __init__(self, most: int, make: Callable[[tuple[int, ...]], NDArray[np.uint8]] = unpinned_array) -> None:
-        """Keep none yet.
+        """Create an empty pool.
 
         Args:
-            most: Arrays that are kept.
-            make: Makes one of a shape.
+            most: The largest number of arrays in the pool.
+            make: Creates an array from its shape.
         """
         self._most = most
         self._make = make
         self._lock = threading.Lock()
         self._kept: list[NDArray[np.uint8]] = []
-        keep_in_children(self)  # they may be pinned
+        keep_in_children(self)  # as the arrays may be pinned
 
     def taken(self, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-        """Return an array that nobody has."""
+        """Return an unused array of the given shape, from the pool or new, with arbitrary content."""
         with self._lock:
             for place in range(len(self._kept)):
                 if self._kept[place].shape == shape and sys.getrefcount(self._kept[place]) <= _FREE:
@@ -56,7 +56,7 @@ class ArrayPool:
 
 
 class SampleBytes(NamedTuple):
-    """Bytes of a sample in memory, how many they should be, and their checksum."""
+    """The bytes of a sample in memory, with the length and CRC-32 from the index."""
 
     data: memoryview
     length: int
@@ -65,17 +65,23 @@ class SampleBytes(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class BatchContext:
-    """What batches of a sharded data set are made with."""
+    """The objects from which batches of a sharded dataset are made: dataset, blocks in memory, clock and cache."""
 
     dataset: ShardedDataset
     store: BlockStore
     clock: StageClock
     faults: Faults
     seed: int
-    cache: DecodedCache | None = None  # of pictures that were decoded
+    cache: DecodedCache | None = None  # of decoded images
 
     def payloads(self, name: str, ids: Numbers, places: Sequence[SamplePlace]) -> list[SampleBytes]:
-        """Return the bytes of samples, as they lie in blocks in memory, with what they should be."""
+        """Return the bytes of samples as views of blocks in memory, with the lengths and checksums from the index.
+
+        Args:
+            name: The column.
+            ids: The numbers of the samples in the dataset.
+            places: The shard and row of each sample.
+        """
         told = self.dataset.gathered(name, ("offset", "length", "crc32"), places)
         numbers = (np.searchsorted(self.dataset.blocks["first"], ids, side="right") - 1).tolist()
         blocks = {number: self.store.get(number) for number in dict.fromkeys(numbers)}
@@ -87,19 +93,19 @@ class BatchContext:
         ]
 
     def checked(self, name: str, place: SamplePlace, kept: SampleBytes) -> memoryview:
-        """Return the bytes of a sample, if they are those that were written.
+        """Return the bytes of a sample after a check of their length and checksum.
 
         Raises:
-            DamagedData: They are not.
+            DamagedData: The length or the checksum differs from the index.
         """
         return self.dataset.checked(name, place, kept.data, kept.length, kept.crc32)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetContext:
-    """What batches of samples that are made one by one are made with."""
+    """The objects that makers of batches share, for datasets whose samples are read one by one."""
 
-    arrays: ArrayPool  # where images become batches
+    arrays: ArrayPool  # for the images of batches
     clock: StageClock
     faults: Faults
-    seed: int  # of crops, and of what samples draw
+    seed: int  # of crops and of random numbers in samples

@@ -1,4 +1,4 @@
-"""Batches by the numbers of their samples. One thread makes a batch, each column straight into one array."""
+"""Makers of batches from sample numbers, one for each kind of dataset. One thread makes a batch."""
 
 from __future__ import annotations
 
@@ -22,19 +22,23 @@ Numbers = NDArray[np.int64]
 
 
 class Maker(Protocol):
-    """Makes batches; several threads at once."""
+    """Makes batches, in several threads at once."""
 
     def make(self, ids: Numbers, epoch: int) -> Any:
-        """Make a batch of some samples.
+        """Make a batch.
 
         Args:
-            ids: Numbers of the samples.
-            epoch: For random numbers.
+            ids: The numbers of the samples.
+            epoch: The epoch, from 0, for random numbers.
+
+        Raises:
+            DamagedData: A sample is damaged, and bad samples are not skipped.
+            Skipped: All samples are bad.
         """
 
 
 class SampleBatches:
-    """Batches of whatever a sharded data set has, each sample through the user's function."""
+    """Makes batches of a sharded dataset from whole samples, with the user's transform."""
 
     def __init__(
         self,
@@ -46,15 +50,15 @@ class SampleBatches:
         exact: bool,
         draws: bool,
     ) -> None:
-        """Prepare making batches.
+        """Store the arguments, and create the decoder of images.
 
         Args:
-            context: What batches are made of.
-            columns: What samples have.
-            transform: The user's function of a sample.
-            collate: The user's function of a list of samples.
-            exact: Whether pictures are decoded as PIL does.
-            draws: Whether the function may draw random numbers, from the generators of this process.
+            context: The dataset, its blocks in memory, and the caches.
+            columns: The columns of the samples.
+            transform: The user's function of a sample; None leaves samples unchanged.
+            collate: The user's function of a list of samples; None collates by column, as torch does.
+            exact: Whether images are decoded bit for bit as PIL does.
+            draws: Whether the transform can draw from the global random generators, which are then seeded.
         """
         self._context = context
         self._draws = draws and transform is not None
@@ -65,7 +69,7 @@ class SampleBatches:
         self._decoder = decoder_for(self._columns, exact=exact)
 
     def make(self, ids: Numbers, epoch: int) -> Any:
-        """Make a batch as `torch.utils.data.default_collate` does, or as the user's function does."""
+        """Make a batch, collated by the user's function or as torch's `default_collate` does."""
         made: list[Any] = []
         dataset = self._context.dataset
         places = dataset.places(ids)
@@ -86,7 +90,7 @@ class SampleBatches:
         return batch
 
     def _by_column(self, made: list[Any]) -> Any:
-        """Put samples together as torch does; JSON, and a column that some samples do not have, become a list."""
+        """Collate samples as torch does; JSON columns and optional columns become lists."""
         optional = [column.name for column in self._columns if column.optional or column.kind == "json"]
         if self._transform is not None:
             return collated(made, len(made), None)
@@ -111,7 +115,7 @@ class SampleBatches:
 
 
 class ShardedSamples:
-    """Samples of a sharded data set one by one, for worker processes."""
+    """A map-style dataset of the samples of a sharded dataset, for worker processes."""
 
     def __init__(
         self,
@@ -130,7 +134,7 @@ class ShardedSamples:
         return len(self._dataset)
 
     def name(self, number: int) -> str:
-        """Return what a sample is called in a message."""
+        """Return the name of a sample for messages."""
         return self._dataset.name(self._dataset.places(np.array([number]))[0])
 
     def __getitem__(self, number: int) -> Any:
@@ -138,11 +142,11 @@ class ShardedSamples:
             sample = sample_of(self._dataset, number, self._columns, exact=self._exact)
             return sample if self._transform is None else self._transform(sample)
         except Exception as error:
-            raise named(self.name(number), error)  # noqa: B904 - it is chained, or the same
+            raise named(self.name(number), error)  # noqa: B904 - the error is chained, or the same
 
 
 class DatasetBatches:
-    """Batches of any map-style data set."""
+    """Makes batches of any map-style dataset."""
 
     def __init__(
         self,
@@ -152,14 +156,14 @@ class DatasetBatches:
         faults: Faults,
         seed: int | None,
     ) -> None:
-        """Prepare making batches.
+        """Store the arguments, and search the dataset for random generators.
 
         Args:
-            dataset: The user's own.
-            collate: The user's function of a list of samples.
-            clock: Adds up what it takes.
+            dataset: The user's dataset.
+            collate: The user's function of a list of samples; None for torch's `default_collate`.
+            clock: Sums the times of stages.
             faults: Counts bad samples.
-            seed: Of what samples draw from the generators of this process; None: they draw nothing.
+            seed: The seed of random numbers that samples draw; None if they draw none.
         """
         self._seed = seed
         self._generators = own_generators(dataset) if seed is not None else []
@@ -191,14 +195,14 @@ class DatasetBatches:
 
 
 class TokenBatches:
-    """Batches of windows of tokens, gathered in one go."""
+    """Makes batches of token windows by one array operation."""
 
     def __init__(self, dataset: TokenDataset, clock: StageClock) -> None:
         self._dataset = dataset
         self._clock = clock
 
     def make(self, ids: Numbers, epoch: int) -> Any:
-        """Make a batch, of shape [samples, length + 1]."""
+        """Make a batch: a tensor of shape [samples, length + 1]."""
         import torch
 
         with self._clock.batch() as lap:

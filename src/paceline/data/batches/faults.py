@@ -1,4 +1,4 @@
-"""Bad samples: the first ends the loop, or they are counted and good ones take their places."""
+"""Handling of bad samples: the first one ends the loop, or bad samples are counted and replaced by good ones."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _log = logging.getLogger("paceline.data")
 
 
 class Skipped(Exception):
-    """All samples of a batch are bad."""
+    """Raised if all samples of a batch are bad, and bad samples are skipped."""
 
 
 @dataclass(frozen=True)
 class Bad:
-    """A sample that could not be used."""
+    """A bad sample: its name, and the error message."""
 
     name: str
     why: str
@@ -33,18 +33,18 @@ class Bad:
 
 @dataclass(kw_only=True)
 class Faults:
-    """Bad samples: the first ends the loop, or they are counted and left out."""
+    """Counts bad samples, or ends the loop at the first one if they are not skipped; safe from several threads."""
 
     skip: bool
     count: int = 0
-    first: list[Bad] = field(default_factory=list)  # a few, to be shown
+    first: list[Bad] = field(default_factory=list)  # up to eight, for the report
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _here: threading.local = field(default_factory=threading.local)
     _told: int = 0
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
-        """Have this thread leave out bad samples without counting them."""
+        """Return a context in which bad samples of this thread are skipped but not counted."""
         self._here.counts_not = True
         try:
             yield
@@ -52,10 +52,14 @@ class Faults:
             self._here.counts_not = False
 
     def met_in(self, name: str, error: Exception) -> None:
-        """Count a sample that the user's own function, or reading it, has failed with.
+        """Count a sample that could not be read, or for which the user's function failed.
+
+        Args:
+            name: The name of the sample, for messages.
+            error: The error.
 
         Raises:
-            Exception: What it was, if bad samples are not to be skipped.
+            Exception: The error with the name of the sample, if bad samples are not skipped.
         """
         if not self.skip:
             raise named(name, error)
@@ -64,8 +68,12 @@ class Faults:
     def met(self, name: str, error: Exception) -> None:
         """Count a bad sample.
 
+        Args:
+            name: The name of the sample, for messages.
+            error: The error.
+
         Raises:
-            DamagedData: Bad samples are not to be skipped.
+            DamagedData: Bad samples are not skipped.
         """
         if not self.skip:
             raise error if isinstance(error, DamagedData) else DamagedData(f"{name}: {error}") from error
@@ -77,7 +85,7 @@ class Faults:
                 self.first.append(Bad(name, why(name, error)))
 
     def tell(self) -> None:
-        """Log how many samples were replaced since this was told last, if there were any."""
+        """Log the number of samples that were replaced since the last call, if any."""
         new, self._told = self.count - self._told, self.count
         if new:
             one = self.first[0]
@@ -85,7 +93,7 @@ class Faults:
 
 
 def named(name: str, error: Exception) -> Exception:
-    """Return an error that names the sample: bad bytes are `DamagedData`, the user's own errors stay what they are."""
+    """Return an error that names the sample: bad bytes give `DamagedData`, other errors keep their type."""
     if isinstance(error, DamagedData):
         return error
     if isinstance(error, UndecodablePicture):
@@ -97,19 +105,23 @@ def named(name: str, error: Exception) -> Exception:
 
 
 def why(name: str, error: Exception) -> str:
-    """Return what an error says of a sample, without its name."""
+    """Return the message of an error without the name of the sample."""
     return str(error).removeprefix(f"{name}: ") or type(error).__name__
 
 
 class UnequalSamples(UsageError):
-    """Values of a column that do not fit into one tensor."""
+    """The values of a column do not fit into one tensor."""
 
 
 def tensor_of(column: str, values: list[Any]) -> Any:
-    """Put the values of a column together as torch's `default_collate` does.
+    """Collate the values of a column as torch's `default_collate` does.
+
+    Args:
+        column: The name of the column, for messages.
+        values: The value of each sample.
 
     Raises:
-        UnequalSamples: They have different shapes, or a type that tensors do not have.
+        UnequalSamples: The values have different shapes, or a type that tensors do not have.
     """
     from torch.utils.data import default_collate
 
@@ -124,10 +136,15 @@ def tensor_of(column: str, values: list[Any]) -> Any:
 
 
 def collated(made: list[Any], size: int, collate: Callable[[list[Any]], Any] | None) -> Any:
-    """Put samples together; where some were bad, good ones of the same batch take their places.
+    """Collate samples into a batch; good samples are repeated to replace bad ones.
+
+    Args:
+        made: The good samples.
+        size: The number of samples in the batch.
+        collate: The user's function; None for torch's `default_collate`.
 
     Raises:
-        Skipped: There is no good one.
+        Skipped: There is no good sample.
     """
     if not made:
         raise Skipped
@@ -140,10 +157,14 @@ def collated(made: list[Any], size: int, collate: Callable[[list[Any]], Any] | N
 
 
 def fill_gaps(values: NDArray[Any], good: NDArray[np.bool_]) -> None:
-    """Put good samples of a batch, one after the other, where bad ones were.
+    """Overwrite the rows of bad samples in a batch with the rows of good samples, in turn and in place.
+
+    Args:
+        values: An array with one row for each sample.
+        good: A flag for each sample.
 
     Raises:
-        Skipped: There is no good one.
+        Skipped: There is no good sample.
     """
     if good.all():
         return

@@ -1,4 +1,4 @@
-"""Batches of a `FileDataset`: samples by column, and crops of whole images, as a loader makes them of shards."""
+"""Batches of a `FileDataset`: samples by column, and crops of images, equal to those from shards."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Numbers = NDArray[np.int64]
 
 
 class FileSamples:
-    """Samples of a `FileDataset` one by one, of the columns that are wanted, after the user's function."""
+    """A map-style dataset of the requested columns of a `FileDataset`, after the user's function."""
 
     def __init__(
         self,
@@ -32,13 +32,13 @@ class FileSamples:
         exact: bool,
         checks_mode: bool,
     ) -> None:
-        """Prepare making samples.
+        """Create the dataset.
 
         Args:
-            dataset: Where they are.
-            columns: What they have.
-            transform: The user's function of a sample.
-            exact: Whether images are decoded as PIL does.
+            dataset: The files.
+            columns: The columns of samples, with the modes of their images.
+            transform: The user's function of a sample; None for no function.
+            exact: Whether images are decoded bit for bit as PIL does.
             checks_mode: Whether an image that would lose values in the mode of its column is an error.
         """
         self.dataset, self.columns, self._transform = dataset, columns, transform
@@ -52,7 +52,7 @@ class FileSamples:
         return len(self.dataset)
 
     def name(self, number: int) -> str:
-        """Return what a sample is called in a message."""
+        """Return the name of a sample, for messages."""
         return self.dataset.name(number)
 
     def __getitem__(self, number: int) -> Any:
@@ -65,8 +65,12 @@ class FileSamples:
     def values(self, number: int, own: Sample) -> dict[str, Any]:
         """Return the decoded values of a sample by column.
 
+        Args:
+            number: The number of the sample.
+            own: The sample as the source has it.
+
         Raises:
-            BadSample: One cannot be decoded.
+            BadSample: A value cannot be decoded.
         """
         return {column.name: self._value(number, column, own) for column in self.columns}
 
@@ -77,9 +81,9 @@ class FileSamples:
 
 
 def columns_together(made: list[Any]) -> dict[str, Any]:
-    """Put samples together by column: numbers, arrays and images as a tensor; text, bytes and JSON as a list.
+    """Return a batch by column: numbers, arrays and images as a tensor; text, bytes and JSON as a list.
 
-    A column in which a sample of the batch has no value is a list, too.
+    A column in which a sample of the batch has no value is also a list.
     """
     values = {name: [one[name] for one in made] for name in made[0]}
     listed = (type(None), list, dict, str, bytes)
@@ -90,22 +94,22 @@ def columns_together(made: list[Any]) -> dict[str, Any]:
 
 
 class FileCrops:
-    """Batches of crops of a `FileDataset`, with the other columns beside them."""
+    """Makes batches of image crops from a `FileDataset`, with the other columns."""
 
     def __init__(self, context: DatasetContext, beside: FileSamples, column: Column, crop: Crop) -> None:
         """Prepare making batches.
 
         Args:
-            context: What they are made with.
-            beside: Gives the columns beside the images.
+            context: The pool of arrays, the clock, the fault counter and the seed.
+            beside: Reads the other columns.
             column: The column of images that is cropped.
-            crop: What to take of each image.
+            crop: The crop.
         """
         self._context, self._beside, self._column, self._crop = context, beside, column, crop
         self._decoder = Decoder(exact=beside.exact)
 
     def make(self, ids: Numbers, epoch: int) -> tuple[Any, ...]:
-        """Make a batch: images of shape [samples, 3, size, size], bytes, channels last in memory; then columns."""
+        """Make a batch: uint8 images of shape [samples, 3, size, size], channels last in memory; then other columns."""
         import torch
 
         pixels = self._context.arrays.taken((len(ids), self._crop.size, self._crop.size, 3))
@@ -128,10 +132,10 @@ class FileCrops:
         return torch.from_numpy(pixels).permute(0, 3, 1, 2), *whole
 
     def _fill(self, slot: NDArray[np.uint8], value: Any, drawn: NDArray[np.float64]) -> None:
-        """Decode an image, and resize its crop into its place in the batch.
+        """Decode an image and resize its crop into an array of the batch.
 
         Raises:
-            ValueError: There is none, it cannot be decoded, or 8-bit RGB would lose its values.
+            ValueError: The sample has no image, the image cannot be decoded, or 8-bit RGB would lose its values.
         """
         if not isinstance(value, Payload):
             raise ValueError(f"it has no {self._column.name}")
@@ -145,7 +149,7 @@ class FileCrops:
 
 
 def _beside(column: Column, values: list[Any], good: NDArray[np.bool_]) -> Any:
-    """Return a column as a batch has it: numbers as a tensor, unless a good sample has none."""
+    """Return a column of a batch: numbers as a tensor, unless a good sample has no value."""
     gaps = [value is None and is_good for value, is_good in zip(values, good.tolist(), strict=True)]
     if not column.is_number or any(gaps):
         return together(values, good)

@@ -1,7 +1,7 @@
-"""Random generators that a dataset keeps itself, such as `np.random.default_rng(0)` made in its `__init__`.
+"""Random generators that are attributes of a dataset, such as `np.random.default_rng(0)` created in its `__init__`.
 
-A worker process gets a copy of them in the state that they had before the loop, so that each worker and each epoch
-would draw the same numbers. They are seeded for each sample, as the generators of the process are.
+Each worker process gets a copy of these generators with the state from before the loop, so each worker and each epoch
+would draw the same numbers. The generators are therefore seeded for each sample, like the global generators.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ from typing import Any
 
 import numpy as np
 
-_DEEPEST, _MOST = 5, 10_000  # levels of attributes that are looked at, and objects
-_MOST_ITEMS = 64  # of a list or a dict; longer ones hold samples
+_DEEPEST, _MOST = 5, 10_000  # the depth of attributes and the number of objects that are searched
+_MOST_ITEMS = 64  # of a list or a dict that is searched; longer ones hold samples
 
 
 def own_generators(dataset: Any) -> list[Any]:
-    """Return the generators of NumPy, of torch and of Python that a dataset, or the functions it calls, can reach.
+    """Return the generators of NumPy, torch and Python that a dataset or its functions reference.
+
+    The global generators are not included.
 
     Args:
-        dataset: Its attributes are followed, also those of the datasets and transforms inside.
+        dataset: The dataset. Attributes are searched recursively, so datasets and transforms inside are included.
     """
     kinds = _kinds()
     seen: set[int] = set()
@@ -42,7 +44,7 @@ def own_generators(dataset: Any) -> list[Any]:
             else:
                 below += _inside(one)
         level = below
-    shared = {id(np.random.mtrand._rand), id(getattr(random, "_inst", None))}  # those of the process
+    shared = {id(np.random.mtrand._rand), id(getattr(random, "_inst", None))}  # the global ones
     return [one for one in found if id(one) not in shared]
 
 
@@ -53,11 +55,11 @@ def _kinds() -> tuple[Any, ...]:
 
 
 def seed_own(generators: Iterable[Any], key: int) -> None:
-    """Seed generators, each differently.
+    """Seed generators in place, each with another seed.
 
     Args:
-        generators: As `own_generators` returns them.
-        key: Of 64 bits.
+        generators: The generators, from `own_generators`.
+        key: An integer of 64 bits; the seeds are derived from it.
     """
     for number, one in enumerate(generators):
         own = (key + number * 0x9E3779B97F4A7C15) % (1 << 64)
@@ -72,12 +74,12 @@ def seed_own(generators: Iterable[Any], key: int) -> None:
 
 
 def states_of(generators: Iterable[Any]) -> list[Any]:
-    """Return the states of generators."""
+    """Return the state of each generator."""
     return [_state(one) for one in generators]
 
 
 def restore(generators: Iterable[Any], states: Iterable[Any]) -> None:
-    """Give generators the states that they had."""
+    """Set generators to states from `states_of`."""
     for one, state in zip(generators, states, strict=True):
         if isinstance(one, np.random.Generator):
             one.bit_generator.state = state
@@ -98,7 +100,7 @@ def _state(one: Any) -> Any:
 
 
 def _inside(one: Any) -> Iterator[Any]:
-    """Yield what an object refers to: attributes, items, and of a function what it closes over and its globals."""
+    """Yield the objects that an object references: attributes, items; a function's closure, defaults and globals."""
     if isinstance(one, Mapping):
         if type(one) is dict and len(one) <= _MOST_ITEMS:
             yield from one.values()
@@ -110,7 +112,7 @@ def _inside(one: Any) -> Iterator[Any]:
     elif isinstance(one, types.FunctionType):
         yield from (cell.cell_contents for cell in one.__closure__ or () if _is_filled(cell))
         yield from one.__defaults__ or ()
-        if _is_users(one.__module__):  # the globals of a library may be generators of temporary names and the like
+        if _is_users(one.__module__):  # a library may use global generators for other things, such as temporary names
             named = (one.__globals__.get(name) for name in one.__code__.co_names)
             yield from (value for value in named if isinstance(value, _kinds()))
     elif not isinstance(one, type | types.ModuleType | str | bytes | int | float | np.ndarray) and one is not None:
@@ -119,10 +121,10 @@ def _inside(one: Any) -> Iterator[Any]:
 
 @cache
 def _is_users(module: str) -> bool:
-    """Say whether a module is the user's: not one of Python's own, and not installed."""
+    """Return whether a module is the user's own, neither from the standard library nor installed."""
     file = getattr(sys.modules.get(module), "__file__", None)
     if file is None:
-        return module == "__main__"  # of a notebook
+        return module == "__main__"  # in a notebook
     places = {Path(place) for name, place in sysconfig.get_paths().items() if name in ("stdlib", "purelib", "platlib")}
     return not any(Path(file).is_relative_to(place) for place in places) and "site-packages" not in file
 
@@ -130,11 +132,11 @@ def _is_users(module: str) -> bool:
 def _is_filled(cell: types.CellType) -> bool:
     try:
         return cell.cell_contents is not ...
-    except ValueError:  # nothing was assigned yet
+    except ValueError:  # the variable has no value yet
         return False
 
 
 def _of_module(dataset: Any) -> Iterator[Any]:
-    """Yield the methods of a dataset's class that make samples, by which its module's generators are found."""
+    """Yield the methods of a dataset's class; their globals can contain generators."""
     for kind in type(dataset).__mro__:
         yield from (value for value in vars(kind).values() if isinstance(value, types.FunctionType))

@@ -1,4 +1,4 @@
-"""Batches of images. Each image is decoded, cut and resized straight into its place in one array."""
+"""Batches of images: each image is decoded, cropped and resized directly into its slot of the batch array."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from paceline.data.reading.pictures import Box, Decoder, Pixels, UndecodablePict
 from paceline.data.reading.sharded import SamplePlace, missing_of, sample_keys
 
 Numbers = NDArray[np.int64]
-CROPS = 1  # what random numbers are for
+CROPS = 1  # the purpose of the random numbers, part of their key
 
 
 class _Batch(NamedTuple):
-    """The pictures of a batch, before they are decoded: what is known of each, in turn."""
+    """The images of a batch before decoding; each field has one entry for each image."""
 
-    numbers: list[int]  # of samples
+    numbers: list[int]  # the sample numbers
     places: Sequence[SamplePlace]
-    kept: Sequence[SampleBytes | None]  # None: it is decoded already
+    kept: Sequence[SampleBytes | None]  # None if the image is decoded already
     decoded: Sequence[Pixels | None]
-    sized: list[bool]  # whether its size is known; its box means nothing where not
+    sized: list[bool]  # whether the size is known; otherwise the box is meaningless
     parts: Parts
     boxes: list[Box]
     mirrored: list[bool]
-    drawn: NDArray[np.float64]  # numbers of each sample, from 0 to below 1
+    drawn: NDArray[np.float64]  # random numbers in [0, 1), of shape [samples, draws]
 
 
 class PictureBatches:
-    """Batches of a column of pictures, all of one size, with the other columns beside it."""
+    """Makes batches of a column of images, cropped to one size, together with the other columns."""
 
     def __init__(
         self,
@@ -50,15 +50,15 @@ class PictureBatches:
         *,
         exact: bool,
     ) -> None:
-        """Prepare making batches.
+        """Store the arguments, and create the decoder of images.
 
         Args:
-            context: What batches are made of.
-            column: The column of pictures that is cropped.
-            others: The columns beside it, in their order.
-            crop: What to take of each picture.
-            arrays: Where pictures become batches.
-            exact: Whether pictures are decoded as PIL does.
+            context: The dataset, its blocks in memory, and the caches.
+            column: The column of images that is cropped.
+            others: The other columns, in the order of the batch.
+            crop: Chooses the box of each image.
+            arrays: The pool of batch arrays.
+            exact: Whether images are decoded bit for bit as PIL does.
         """
         self._context = context
         self._column = column
@@ -70,10 +70,18 @@ class PictureBatches:
         self._keeps_whole = context.cache is not None and bool(crop.draws)
 
     def make(self, ids: Numbers, epoch: int) -> tuple[Any, ...]:
-        """Make a batch: pictures of shape [samples, 3, size, size], bytes, channels last in memory; then other columns.
+        """Make a batch: uint8 images of shape [samples, 3, size, size], channels last in memory, then other columns.
 
-        Numbers are a tensor; texts, bytes and images are a list; arrays are a tensor if they have the same shape,
-        else a list.
+        Numbers become a tensor. Texts, bytes and images become a list. Arrays become a tensor if all have the same
+        shape and type, else a list.
+
+        Args:
+            ids: The numbers of the samples.
+            epoch: The epoch, from 0, for the random numbers of crops.
+
+        Raises:
+            DamagedData: A sample is damaged, and bad samples are not skipped.
+            Skipped: All samples are bad.
         """
         import torch
 
@@ -88,7 +96,7 @@ class PictureBatches:
         return torch.from_numpy(pixels).permute(0, 3, 1, 2), *whole
 
     def _beside(self, column: Column, ids: Numbers, places: Sequence[SamplePlace], good: NDArray[np.bool_]) -> Any:
-        """Return the values of another column, and note samples whose value is damaged."""
+        """Return the values of another column, and set `good` to False for samples with a damaged value."""
         dataset, missing = self._context.dataset, missing_of(self._context.dataset, column, places)
         if column.is_number:
             numbers = dataset.numbers(column.name, places)
@@ -109,7 +117,7 @@ class PictureBatches:
         return found
 
     def _known(self, ids: Numbers, places: Sequence[SamplePlace], drawn: NDArray[np.float64]) -> _Batch:
-        """Put together what is known of the pictures."""
+        """Collect the bytes, sizes and crop boxes of the images."""
         dataset, name = self._context.dataset, self._column
         payloads, decoded = self._had(ids, places)
         told = dataset.gathered(name, JpegFrame._fields, places)
@@ -122,7 +130,7 @@ class PictureBatches:
     def _had(
         self, ids: Numbers, places: Sequence[SamplePlace]
     ) -> tuple[Sequence[SampleBytes | None], Sequence[Pixels | None]]:
-        """Return the bytes of samples, or what was decoded of them before."""
+        """Return the bytes of each sample, and its cached pixels; one of the two is None."""
         cache = self._context.cache
         if cache is None:
             return self._context.payloads(self._column, ids, places), [None] * len(places)
@@ -134,7 +142,7 @@ class PictureBatches:
     def _fill(
         self, pixels: NDArray[np.uint8], ids: Numbers, places: Sequence[SamplePlace], drawn: NDArray[np.float64]
     ) -> NDArray[np.bool_]:
-        """Decode each picture into its place, and say which came out well."""
+        """Decode each image into its slot, and return which images are good."""
         good = np.ones(len(pixels), np.bool_)
         with self._context.clock.batch() as lap:
             batch = self._known(ids, places, drawn)
@@ -153,11 +161,11 @@ class PictureBatches:
         return good
 
     def _part(self, batch: _Batch, turn: int) -> tuple[Pixels, bool]:
-        """Return the part of one picture, and whether it is mirrored."""
+        """Return the cropped pixels of one image before resizing, and whether to mirror them."""
         decoded, kept = batch.decoded[turn], batch.kept[turn]
         if decoded is not None:
             return (decoded, False) if self._keeps_made else self._cut(decoded, batch, turn)
-        assert kept is not None  # its bytes are there, if it is not decoded
+        assert kept is not None  # an image that is not cached has its bytes
         data = self._context.checked(self._column, batch.places[turn], kept)
         keeps = self._keeps_whole and self._keep_more(batch.numbers[turn])
         if batch.parts.cut[turn] and not keeps:
@@ -177,15 +185,15 @@ class PictureBatches:
         return self._context.cache is not None and self._context.cache.has_room(number)
 
     def _keep(self, batch: _Batch, turn: int, pixels: Pixels) -> None:
-        assert self._context.cache is not None  # something is kept
+        assert self._context.cache is not None
         self._context.cache.keep(batch.numbers[turn], batch.places[turn], pixels)
 
 
 def together(values: Any, good: NDArray[np.bool_]) -> Any:
-    """Return the values of a column as a batch has them, good ones in place of bad ones.
+    """Return the values of a column as a tensor or a list, with bad values replaced by good ones.
 
     Raises:
-        Skipped: There is no good one.
+        Skipped: No sample is good.
     """
     import torch
 
@@ -203,10 +211,10 @@ def together(values: Any, good: NDArray[np.bool_]) -> Any:
 
 
 def in_turn(boxes: Boxes) -> list[Box]:
-    """Return boxes one by one."""
+    """Return the boxes of a batch as a list with one box for each image."""
     return list(map(Box, *(one.tolist() for one in (boxes.top, boxes.left, boxes.height, boxes.width))))
 
 
 def cut_out(pixels: Pixels, box: Box) -> Pixels:
-    """Return a part of a picture that is decoded."""
+    """Return the pixels of an image inside a box, as a view."""
     return pixels[box.top : box.top + box.height, box.left : box.left + box.width]

@@ -1,8 +1,8 @@
-"""Other samples in place of those that are lost, and in place of a batch without a single good one.
+"""Replacement of lost samples, and of batches without a good sample.
 
 A sample is lost if the index of its shard is missing, or if its store does not answer. Lost samples are bad samples:
-the first one ends the loop, or they are counted and others of the batch take their places. All ranks make the same
-number of steps: a rank with fewer batches would leave the others waiting in their next gradient exchange.
+the first one ends the loop, or they are counted and replaced by other samples of the batch. All ranks make the same
+number of steps, because a rank with fewer batches would leave the others waiting in the next gradient exchange.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from paceline.data.format.index import DamagedData
 from paceline.data.reading.stages import Lap, Spent
 
 Numbers = NDArray[np.int64]
-_TRIES = 64  # other batches that are tried
-_STRIDE = 0.6180339887  # of all samples: multiples of the golden ratio spread evenly, whatever part is lost
+_TRIES = 64  # replacement batches that are tried
+_STRIDE = 0.6180339887  # relative to all samples; multiples of the golden ratio spread evenly over them
 
 
 class LostSampleReplacer:
-    """Makes batches of the samples that can be had. What is lost is not asked for again in the same loop."""
+    """Makes batches with lost samples replaced. A lost part of the dataset is not requested again in the same loop."""
 
     def __init__(self, maker: Maker, context: BatchContext) -> None:
         self._maker = maker
@@ -35,11 +35,15 @@ class LostSampleReplacer:
         self._lost: list[LostPart] = []
 
     def make(self, ids: Numbers, epoch: int) -> Any:
-        """Make a batch; samples that are lost are replaced.
+        """Make a batch in which good samples of the batch replace lost ones.
+
+        Args:
+            ids: The numbers of the samples.
+            epoch: The epoch, from 0.
 
         Raises:
-            DamagedData: One is lost, and bad samples are not to be skipped.
-            Skipped: All of them are lost.
+            DamagedData: A sample is lost, and bad samples are not skipped.
+            Skipped: All samples are lost.
         """
         good = np.ones(len(ids), np.bool_)
         for part in list(self._lost):
@@ -57,16 +61,19 @@ class LostSampleReplacer:
                 self._lost.append(part)
 
     def _wait_for(self, ids: Numbers) -> None:
-        """Wait until all blocks of a batch are in memory: this is what a store costs."""
+        """Wait until all blocks of a batch are in memory; the wait counts as time of the stage ``fetch``."""
         dataset, lap, cache = self._context.dataset, Lap(), self._context.cache
         needed = ids if cache is None else ids[~cache.known(ids)]
         blocks = np.searchsorted(dataset.blocks["first"], needed, side="right") - 1
         fetched = [self._context.store.get(block).fetched for block in dict.fromkeys(blocks.tolist())]
-        lap.mark("fetch", len(ids))  # none where the disk had all of it: that is reading
+        lap.mark("fetch", len(ids))  # not counted if all blocks came from the local disk
         self._context.clock.add("fetch", lap.spent["fetch"] if any(fetched) else Spent(samples=len(ids)))
 
     def _leave_out(self, ids: Numbers, good: NDArray[np.bool_], part: LostPart) -> bool:
-        """Count samples as bad that lie in a part that is lost; say whether there are any."""
+        """Count the batch's samples in a lost part of the dataset as bad, and return whether there are any.
+
+        Their flags in `good` are cleared.
+        """
         dataset = self._context.dataset
         blocks = dataset.blocks[np.searchsorted(dataset.blocks["first"], ids, side="right") - 1]
         lost = good & (blocks["shard"] == part.shard)
@@ -86,11 +93,11 @@ class LostSampleReplacer:
 
 
 def substitutes(ids: Numbers, samples: int | Numbers) -> Iterator[Numbers]:
-    """Yield the numbers of other samples to try in place of some, spread over all samples; always the same ones.
+    """Yield replacement batches of sample numbers, spread over all samples; equal arguments give equal batches.
 
     Args:
-        ids: Numbers of the samples that are bad.
-        samples: How many there are, or the numbers of those that may be taken.
+        ids: The numbers of the bad samples.
+        samples: The number of samples in the dataset, or the numbers of the samples that may be used.
     """
     count = samples if isinstance(samples, int) else len(samples)
     allowed = None if isinstance(samples, int) else np.sort(samples)
@@ -101,12 +108,12 @@ def substitutes(ids: Numbers, samples: int | Numbers) -> Iterator[Numbers]:
 
 
 def nothing_good() -> DamagedData:
-    """Return the error that ends a loop where no good sample was found."""
+    """Return the error that ends a loop in which no good sample was found."""
     return DamagedData(f"all samples of a batch are bad, and so are those of {_TRIES} others; check the data set")
 
 
 class BadBatchReplacer:
-    """Makes batches, and other ones in place of those without a good sample."""
+    """Makes batches, and replaces a batch that has no good sample by another batch."""
 
     def __init__(self, maker: Maker, faults: Faults, samples: int | Numbers) -> None:
         self._maker = maker
@@ -114,16 +121,20 @@ class BadBatchReplacer:
         self._samples = samples
 
     def make(self, ids: Numbers, epoch: int) -> Any:
-        """Make a batch of some samples, or of others if all of these are bad.
+        """Make a batch; if all of its samples are bad, make a batch of other samples instead.
+
+        Args:
+            ids: The numbers of the samples.
+            epoch: The epoch, from 0.
 
         Raises:
-            DamagedData: No good sample was found, or a sample is bad and bad samples are not to be skipped.
+            DamagedData: No good sample was found, or a sample is bad and bad samples are not skipped.
         """
         try:
             return self._maker.make(ids, epoch)
         except Skipped:
             pass
-        with self._faults.uncounted():  # what is bad among the others is counted where they are asked for
+        with self._faults.uncounted():  # bad replacements are counted when their own batch is made
             for others in substitutes(ids, self._samples):
                 try:
                     return self._maker.make(others, epoch)

@@ -1,7 +1,7 @@
-"""Seeds the global random generators for each sample, by seed, epoch and the number of the sample.
+"""Seeding of the global random generators for each sample, from the seed, the epoch and the number of the sample.
 
-So what a sample draws does not depend on who makes it, or when. Where the training's own process makes samples, its
-generators are given back as they were: what the training draws does not depend on its data either.
+So the random numbers of a sample do not depend on the worker or the time. If the training's own process makes samples,
+its generators are restored afterwards, so the random numbers of the training do not depend on the data.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import numpy as np
 from paceline.data.batches.own_generators import restore, seed_own, states_of
 from paceline.data.order.counter_rng import key_of
 
-_SAMPLES, _BATCHES = 3, 4  # what a key is for: what a sample draws, what a user's function of a batch draws
+_SAMPLES, _BATCHES = 3, 4  # purposes of keys: random numbers of samples, and of the user's batch transform
 
 
 def seed_generators(seeds: tuple[int, int], number: int, own: Sequence[Any] = ()) -> None:
-    """Seed the generators of this process for a sample; of torch's, the one of the host.
+    """Seed the generators of Python, NumPy and torch (CPU) in this process for a sample.
 
     Args:
-        seeds: Seed and epoch.
-        number: Of the sample.
-        own: Generators that the data set keeps itself.
+        seeds: The seed and the epoch.
+        number: The number of the sample.
+        own: The dataset's own generators, from `own_generators`.
     """
     import torch
 
@@ -38,9 +38,9 @@ def seed_generators(seeds: tuple[int, int], number: int, own: Sequence[Any] = ()
 
 
 def batch_getter(dataset: Any) -> Callable[[list[int]], Sequence[Any]] | None:
-    """Return what gives the samples of a batch in one call, as a `DataLoader` would call it; None if there is none.
+    """Return a dataset's method `__getitems__`, which returns all samples of a batch in one call; None without it.
 
-    A `Subset` has such a method even if the data set in it has none: then it is no faster, and samples are made one by
+    A `Subset` has this method even if the dataset inside has none. Then None is returned, and samples are made one by
     one, so that each is seeded by its own number.
     """
     found = getattr(dataset, "__getitems__", None)
@@ -56,15 +56,15 @@ def batch_getter(dataset: Any) -> Callable[[list[int]], Sequence[Any]] | None:
 
 
 def at_once(get: Callable[[list[int]], Sequence[Any]] | None, numbers: list[int], *, skip: bool) -> list[Any] | None:
-    """Return the samples of a batch, made in one call; None if they are to be made one by one.
+    """Return the samples of a batch from one call, or None if they must be made one by one.
 
     Args:
-        get: As `batch_getter` returns it.
-        numbers: Of the samples.
-        skip: Whether a bad sample is left out: which one is bad is found out one by one.
+        get: The method, from `batch_getter`; None gives None.
+        numbers: The numbers of the samples.
+        skip: Whether bad samples are skipped. An error then gives None, as only single calls show which sample is bad.
 
     Raises:
-        ValueError: There are more samples than numbers, or fewer.
+        ValueError: The method returned another number of samples.
     """
     if get is None or not numbers:
         return None
@@ -81,11 +81,14 @@ def at_once(get: Callable[[list[int]], Sequence[Any]] | None, numbers: list[int]
 
 @contextmanager
 def own_draws(seeds: tuple[int, int] | None, own: Sequence[Any] = ()) -> Iterator[Callable[[int], None]]:
-    """Give what is to be called before each sample is made; afterwards generators are what they were.
+    """Return a context with a function that seeds all generators for a sample; at the end the generators are restored.
 
     Args:
-        seeds: Seed and epoch; None: samples draw nothing, and nothing is done.
-        own: Generators that the data set keeps itself.
+        seeds: The seed and the epoch; None if samples draw no random numbers, and then nothing is seeded.
+        own: The dataset's own generators, from `own_generators`.
+
+    Yields:
+        The function. It takes the number of the sample, and is to be called before the sample is made.
     """
     if seeds is None:
         yield lambda number: None
@@ -104,13 +107,13 @@ def own_draws(seeds: tuple[int, int] | None, own: Sequence[Any] = ()) -> Iterato
 
 
 def states() -> list[Any]:
-    """Return the states of the generators of the process."""
+    """Return the states of the global generators of Python, NumPy and torch (None if torch is not imported)."""
     torch = sys.modules.get("torch")
     return [random.getstate(), np.random.get_state(), torch.get_rng_state() if torch is not None else None]
 
 
 def same(one: list[Any], other: list[Any]) -> bool:
-    """Say whether nothing was drawn from one moment to the other."""
+    """Return whether two results of `states` are equal, so that no random number was drawn in between."""
     same_torch = one[2] is None or other[2] is None or bool((one[2] == other[2]).all())
     numpy_one, numpy_other = one[1], other[1]
     same_numpy = bool((numpy_one[1] == numpy_other[1]).all()) and numpy_one[2:] == numpy_other[2:]
@@ -118,13 +121,13 @@ def same(one: list[Any], other: list[Any]) -> bool:
 
 
 def transformed(batch: Any, change: Callable[[Any, Any], Any], seeds: tuple[int, int], first: int) -> Any:
-    """Return a batch after the user's own function of it.
+    """Apply the user's batch transform and return its result.
 
     Args:
-        batch: What was made.
-        change: The function, of the batch and a `torch.Generator`.
-        seeds: Seed and epoch.
-        first: Number of the first sample of the batch: with the seeds it seeds the generator.
+        batch: The batch.
+        change: The transform; it gets the batch and a `torch.Generator`.
+        seeds: The seed and the epoch.
+        first: The number of the first sample of the batch, which together with `seeds` seeds the generator.
     """
     import torch
 

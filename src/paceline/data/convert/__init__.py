@@ -1,1 +1,1 @@
-"""Writes data sets of shards and tokens. Verifies, describes and exports those that are written."""
+"""Writing of datasets of shards and tokens, their verification and description, and exports to other formats."""

@@ -1,7 +1,7 @@
-"""Converts a data set to shards. The whole is planned first; one process makes a shard and puts it in its place.
+"""Conversion of a dataset to shards. The samples of each shard are planned first; then each process writes shards.
 
-So a conversion that was interrupted goes on where it was, and what is there at the end is what was planned: samples are
-mixed once, by a seed, so that blocks that are read in one piece hold samples from everywhere.
+So an interrupted conversion can be resumed, with the same result. Samples are shuffled once, by a seed, so that the
+blocks that a loader reads in one piece contain samples from the whole dataset.
 """
 
 from __future__ import annotations
@@ -48,37 +48,37 @@ from paceline.data.sources import BadSample, Source
 from paceline.hardware.host import this_host
 from paceline.hardware.operating_system import allowed_cores
 
-_MIXED = 2  # what a seed is for
-_OVERHEAD = 2048  # bytes of tar headers and padding of a sample, about
+_MIXED = 2  # the purpose of the random numbers, part of their key
+_OVERHEAD = 2048  # the approximate bytes of a sample's tar headers and padding
 _LOOKED_AT = 64  # samples whose content is compared when a conversion is resumed
-_OF_MEMORY, _LEAST_MEMORY = 8, 2 << 30  # samples that are held take this part of the memory, at most
-_ROOM = 1.05  # of what is written, that has to be free on the disk
+_OF_MEMORY, _LEAST_MEMORY = 8, 2 << 30  # held samples use at most 1/8 of the memory limit, or of 2 GiB if it is unknown
+_ROOM = 1.05  # the free space on the disk, relative to the source's bytes
 
 Numbers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to convert."""
+    """The options of a conversion."""
 
     shard_bytes: int = 128 << 20
-    seed: int | None = 0  # by which samples are mixed; None: they stay in their order
-    verbatim: bool = False  # JPEGs as they are; else restart markers are put in, which changes no pixel
+    seed: int | None = 0  # of the shuffle; None keeps the order of the source
+    verbatim: bool = False  # store JPEGs unchanged, without adding restart markers
     on_error: Literal["raise", "skip"] = "raise"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Converted:
-    """What came of it."""
+    """The result of a conversion."""
 
     contents: Contents
     skipped: Sequence[str]  # samples that could not be read, with the reason
-    resumed: int  # shards that were there already
+    resumed: int  # the number of shards kept from an interrupted conversion
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Task:
-    """One shard to be made."""
+    """The task to write one shard."""
 
     number: int
     path: Path
@@ -89,19 +89,19 @@ class _Task:
 
 @dataclass(frozen=True, kw_only=True)
 class _Workers:
-    """The processes that convert."""
+    """The number of processes, the lock that they inherit, and the function that reports their progress."""
 
     processes: int
-    lock: int  # descriptor of the file whose lock they hold
+    lock: int  # the descriptor of the locked plan file
     progress: Callable[[int, int], None]
 
 
-_Bundle = Sequence[_Task]  # shards that are made together, from samples that are read together
+_Bundle = Sequence[_Task]  # shards that are written together, after reading all their samples
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Made:
-    """One shard that was made."""
+    """A finished shard."""
 
     number: int
     shard: Shard
@@ -116,20 +116,23 @@ def convert(
     progress: Callable[[int, int], None],
     changes: Callable[[], str] = lambda: "",
 ) -> Converted:
-    """Convert a data set.
+    """Convert a dataset to shards.
 
     Args:
-        source: What to convert.
-        dest: A folder that is new, empty, or that of the same conversion, interrupted.
-        options: How.
-        processes: That work side by side.
-        progress: Is told samples that are done, and all.
+        source: The dataset.
+        dest: A new or empty folder, or the folder of the same interrupted conversion.
+        options: The options.
+        processes: The number of processes.
+        progress: Is called with the number of converted samples and of all samples.
         changes: Returns how the files of the source differ from those that were listed; empty if they do not.
 
+    Returns:
+        The description of the dataset, the skipped samples, and the number of resumed shards.
+
     Raises:
-        UsageError: The folder holds something else, or the source changed meanwhile.
-        BadSample: A sample cannot be read.
-        EnvironmentFault: There is no room, or a process was killed.
+        UsageError: The folder has other content, there are no samples, or the source changed meanwhile.
+        BadSample: A sample cannot be read, and bad samples are not skipped.
+        EnvironmentFault: There is too little space, or a process was killed.
     """
     plan, version = planned(source, options), source.version
     if options.on_error == "raise":
@@ -143,7 +146,7 @@ def convert(
             try:
                 done = _converted(source, dest, options, workers, plan)
             except BadSample:
-                _check_unchanged(source, version, changes, dest)  # a file that is being written is no bad sample
+                _check_unchanged(source, version, changes, dest)  # a file that is being written is not a bad sample
                 raise
             _check_unchanged(source, version, changes, dest)
         write_skipped(dest, done.skipped)
@@ -153,7 +156,11 @@ def convert(
 
 
 def _check_unchanged(source: Source, version: str, changes: Callable[[], str], dest: Path) -> None:
-    """Refuse a source of which a file changed, or that has other files than those that were listed."""
+    """Check that the source has the same files as before, and that none has changed.
+
+    Raises:
+        UsageError: The source has changed.
+    """
     changed = changes()
     if changed or source.version != version:
         raise UsageError(
@@ -163,13 +170,13 @@ def _check_unchanged(source: Source, version: str, changes: Callable[[], str], d
 
 
 def _converted(source: Source, dest: Path, options: Options, workers: _Workers, plan: Sequence[Numbers]) -> Converted:
-    """Make the shards of a plan that are not there yet."""
+    """Write the unfinished shards of a plan, and return the result of the whole conversion."""
     tasks = [
         _Task(number=number, path=dest / f"shard-{number:06d}.tar", ids=ids, options=options, threads=1)
         for number, ids in enumerate(plan)
     ]
     there = {task.number: found for task in tasks if (found := _finished(task)) is not None}
-    if options.on_error == "raise":  # what another conversion has skipped is to be told now
+    if options.on_error == "raise":  # samples that were skipped before must raise an error now
         there = {number: found for number, found in there.items() if not found.skipped}
     left = [task for task in tasks if task.number not in there]
     threads = max(1, workers.processes // max(1, len(left)))
@@ -182,19 +189,23 @@ def _converted(source: Source, dest: Path, options: Options, workers: _Workers, 
 
 
 def _complete(dest: Path, samples: int, options: Options) -> Converted | None:
-    """Return a conversion that was killed after its last file was written, if its shards are as they were written."""
+    """Return the result of a conversion that was killed after its last file was written, if its shards are intact."""
     if not (dest / CONTENTS_FILE).exists():
         return None
     contents = read_contents(dest)
     if contents.samples != samples and options.on_error == "raise":
-        return None  # what another conversion has skipped is to be told now
+        return None  # samples that were skipped before must raise an error now
     if not all(is_as_written(dest, shard) for shard in contents.shards):
         return None
     return Converted(contents=contents, skipped=read_skipped(dest), resumed=len(contents.shards))
 
 
 def planned(source: Source, options: Options) -> list[Numbers]:
-    """Part the numbers of all samples into shards of about the same size."""
+    """Return the sample numbers of each shard, in order; shards have about the same size.
+
+    Raises:
+        UsageError: There are no samples.
+    """
     count = len(source)
     if not count:
         raise UsageError("there are no samples to convert")
@@ -206,9 +217,9 @@ def planned(source: Source, options: Options) -> list[Numbers]:
 
 
 def fingerprint(source: Source, options: Options) -> str:
-    """Return a digest of what is converted and how: the same for the same."""
+    """Return a SHA-256 that identifies the conversion: source, options, and the content of some samples."""
     columns = [(column.name, column.kind) for column in source.columns]
-    same = replace(options, on_error="raise")  # one bad sample is no reason to begin anew
+    same = replace(options, on_error="raise")  # a conversion with a bad sample may be resumed with "skip"
     digest = hashlib.sha256(repr((same, columns, len(source), source.version)).encode())
     for number in range(len(source)):
         digest.update(f"{source.name(number)}\0{source.size(number)}\0".encode("utf-8", "surrogateescape"))
@@ -218,7 +229,7 @@ def fingerprint(source: Source, options: Options) -> str:
 
 
 def _content(source: Source, number: int) -> bytes:
-    """Return what stands for the content of a sample: a file may change and keep its size."""
+    """Return a digest of the content of a sample, because a file can change and keep its size."""
     try:
         sample = source.sample(number)
     except BadSample as error:
@@ -230,10 +241,10 @@ def _content(source: Source, number: int) -> bytes:
 
 
 def _look_at_the_empty(source: Source) -> None:
-    """Read what is empty or not there: better now than after hours.
+    """Read all empty and missing samples first, so that the conversion fails at once and not after hours.
 
     Raises:
-        BadSample: It cannot be read.
+        BadSample: A sample cannot be read.
     """
     for number in range(len(source)):
         if not source.size(number):
@@ -245,14 +256,22 @@ def _sizes(source: Source) -> list[int]:
 
 
 def _check(dest: Path, mark: str) -> None:
-    """Refuse a folder before anything is written, and name the data set that it holds."""
+    """Check the destination before anything is written.
+
+    Raises:
+        UsageError: The folder has a dataset or other content.
+    """
     if (dest / CONTENTS_FILE).exists() and not (dest / PLAN_FILE).exists():
         raise UsageError(f"{dest} holds a data set of {read_contents(dest).samples:,} samples; name another folder")
     check_folder(dest, mark)
 
 
 def _check_space(dest: Path, size: int) -> None:
-    """Refuse a disk that is too full for a conversion that begins."""
+    """Check that the disk has enough free space; a resumed conversion is not checked.
+
+    Raises:
+        EnvironmentFault: There is too little space.
+    """
     free = shutil.disk_usage(dest).free
     if free < _ROOM * size and not has_notes(dest):
         raise EnvironmentFault(
@@ -261,7 +280,7 @@ def _check_space(dest: Path, size: int) -> None:
 
 
 def _finished(task: _Task) -> _Made | None:
-    """Return a shard that an earlier conversion has made; None if it has not, or its bytes are not those it wrote."""
+    """Return the shard of a task if an interrupted conversion has finished it and it is unchanged, else None."""
     note = finished(task.path)
     if note is None:
         return None
@@ -270,7 +289,7 @@ def _finished(task: _Task) -> _Made | None:
 
 
 def _worked(source: Source, tasks: Sequence[_Task], workers: _Workers, whole: int) -> Iterator[_Made]:
-    """Make shards side by side, each as soon as a process is free."""
+    """Write shards in several processes, and yield them in the order in which they are finished."""
     processes, progress = workers.processes, workers.progress
     done = whole - sum(len(task.ids) for task in tasks)
     progress(done, whole)
@@ -303,18 +322,18 @@ def _worked(source: Source, tasks: Sequence[_Task], workers: _Workers, whole: in
             raise
 
 
-_here: tuple[Source, Synchronized[int]] | None = None  # of a process that converts
+_here: tuple[Source, Synchronized[int]] | None = None  # in a worker process: the source, and the counter of samples
 
 
 def _prepare(source: Source, counter: Synchronized[int], lock: InheritedFile) -> None:
-    global _here  # noqa: PLW0603 - a pool hands nothing else to its processes
-    assert lock.descriptor  # this process holds the lock too, until it ends
+    global _here  # noqa: PLW0603 - the pool passes no other arguments
+    assert lock.descriptor  # this process holds the lock too, until its end
     _here = source, counter
     end_with_parent()
 
 
 def _bundles(source: Source, tasks: Sequence[_Task], processes: int) -> list[_Bundle]:
-    """Put shards together that fit in memory, where the source is faster read in its own order; else each by itself."""
+    """Return groups of shards that fit in memory if the source reads faster in its own order, else single shards."""
     if not getattr(source, "reads_groups", False):
         return [[task] for task in tasks]
     memory = this_host().memory_limit_bytes or _LEAST_MEMORY
@@ -324,7 +343,7 @@ def _bundles(source: Source, tasks: Sequence[_Task], processes: int) -> list[_Bu
 
 
 def _made_here(bundle: _Bundle) -> list[_Made]:
-    assert _here is not None  # `_prepare` has run
+    assert _here is not None  # set by `_prepare`
     source, counter = _here
 
     def count(_: int) -> None:
@@ -335,7 +354,10 @@ def _made_here(bundle: _Bundle) -> list[_Made]:
 
 
 def _make_all(source: Source, bundle: _Bundle, told: Callable[[int], None]) -> Iterator[_Made]:
-    """Write the shards of a bundle. If the source is read in groups, read all samples first, in the order of groups."""
+    """Write the shards of a bundle.
+
+    If the source is read in groups, read all samples first, in the order of the source.
+    """
     if not getattr(source, "reads_groups", False):
         yield from (_make(source, task, told, None) for task in bundle)
         return
@@ -352,7 +374,7 @@ def _make_all(source: Source, bundle: _Bundle, told: Callable[[int], None]) -> I
 def _make(
     source: Source, task: _Task, told: Callable[[int], None], held: dict[int, Sample | BadSample] | None
 ) -> _Made:
-    """Make a shard; samples are read by threads, unless they were read before, and written in order."""
+    """Write a shard with its samples in order; threads read the samples, unless they are in memory (`held`)."""
     skipped: list[str] = []
     ids: list[int] = task.ids.tolist()
 
@@ -376,8 +398,8 @@ def _make(
                 yield f"{task.number:06d}{kept:07d}", source.name(number), made
                 kept += 1
 
-    # Threads that read end here, not when the garbage collector comes to them: it may come while a thread is started,
-    # and ending threads at that moment waits for itself (threading._shutdown_locks_lock).
+    # The reader threads must end here, not in the garbage collector: it may run while a thread is being started, and
+    # then joining threads is a deadlock (threading._shutdown_locks_lock).
     with closing(samples()) as made:
         shard = write_shard(task.path, source.columns, made)
     write_note(task.path.parent, Note(shard=shard, skipped=skipped))
@@ -393,14 +415,14 @@ def _described(source: Source, shards: Sequence[Shard], options: Options) -> Con
 
 
 def write_data_set(folder: Path, contents: Contents) -> Contents:
-    """Write what makes a folder of shards a data set, and return what it says."""
+    """Write the description and table of blocks of a folder of shards, and return the description."""
     contents = replace(contents, columns=_completed(folder, contents))
     write_contents(folder, contents, all_blocks(folder, contents))
     return contents
 
 
 def _completed(folder: Path, contents: Contents) -> list[Column]:
-    """Return the columns with what is known of them at the end: the mode of images, and whether samples lack one."""
+    """Return the columns with the mode of images and whether values are missing, from the indexes of all shards."""
     modes: dict[str, set[str]] = {column.name: set() for column in contents.columns if column.kind == "image"}
     gaps: set[str] = set()
     for shard in contents.shards:
@@ -415,7 +437,7 @@ def _completed(folder: Path, contents: Contents) -> list[Column]:
 
 
 def all_blocks(folder: Path, contents: Contents) -> NDArray[np.void]:
-    """Cut all shards into blocks."""
+    """Return the table of blocks of all shards."""
     columns = [column.name for column in contents.columns if not column.is_number]
     made, first = [], 0
     for number, shard in enumerate(contents.shards):
@@ -425,5 +447,5 @@ def all_blocks(folder: Path, contents: Contents) -> NDArray[np.void]:
 
 
 def cores() -> int:
-    """Return the cores that this process may run on."""
+    """Return the number of cores that this process may use."""
     return len(allowed_cores())

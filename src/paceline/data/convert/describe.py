@@ -1,4 +1,4 @@
-"""Describes a data set for `paceline data inspect`: its columns, how it is cut, and how well a shuffle mixes it."""
+"""Description of a dataset for `paceline data inspect`: columns, shards and blocks, and how well a shuffle mixes."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from paceline.data.format.tokens import TokenContents
 from paceline.data.order.order import EpochOrder, Numbers, Shuffle, shuffle_of
 from paceline.data.reading.sharded import ShardedDataset
 
-_BATCHES = 200  # that are looked at
+_BATCHES = 200  # that are sampled
 _MOST_CLASSES = 8
 _ORDER = {True: "shuffled", False: "in their original order"}
 
 
 def describe(dataset: ShardedDataset) -> list[str]:
-    """Return lines about a data set: what it has, how it is cut, and its columns."""
+    """Return lines of text about a dataset: its size, shards and blocks, its mixing, and its columns."""
     contents = dataset.contents
     size = sum(shard.bytes for shard in contents.shards)
     lines = [
@@ -39,7 +39,7 @@ def describe(dataset: ShardedDataset) -> list[str]:
 
 
 def describe_tokens(folder: Path, contents: TokenContents) -> list[str]:
-    """Return lines about a folder of tokens."""
+    """Return lines of text about a folder of tokens."""
     size = contents.tokens * np.dtype(contents.dtype).itemsize
     return [
         f"{folder}: {contents.tokens:,} tokens of {contents.documents:,} documents, {units.size(size)}",
@@ -80,22 +80,22 @@ def _column(dataset: ShardedDataset, column: Column) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Mixing:
-    """What a shuffle does to a data set."""
+    """How well a shuffle mixes a dataset."""
 
-    batch: int  # samples
-    blocks: float  # that a batch is made of, on average
-    perfect: float  # of how many it would be made if all samples were mixed with each other
-    epochs_alike: float  # correlation of the places that samples have in two epochs; 0: not at all
+    batch: int  # samples of a batch
+    blocks: float  # the mean number of blocks in a batch
+    perfect: float  # the same for a shuffle of all samples
+    epochs_alike: float  # correlation of the positions of samples in two epochs; 0 is ideal
 
 
 def mixing_of(first: Numbers, samples: int, shuffle: Shuffle | None, batch: int = 64) -> Mixing:
-    """Look at some batches of an epoch, and at two epochs.
+    """Return how well a shuffle mixes, from some batches of an epoch and from two epochs.
 
     Args:
-        first: Number of the first sample of each block.
-        samples: Of all of them.
-        shuffle: How they are mixed; None: not at all.
-        batch: Samples of a batch.
+        first: The number of the first sample of each block.
+        samples: The number of samples in the dataset.
+        shuffle: The parameters of the shuffle; None for no shuffle.
+        batch: The samples of a batch.
     """
     one, other = (EpochOrder(first, samples, shuffle, epoch).ids(np.arange(samples)) for epoch in (0, 1))
     batch = min(batch, samples)
@@ -111,7 +111,7 @@ def mixing_of(first: Numbers, samples: int, shuffle: Shuffle | None, batch: int 
 
 
 def _alike(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
-    """Return the correlation of the places of samples in two orders."""
+    """Return the correlation of the positions of samples in two orders."""
     if len(one) < 2:
         return 1.0
     places = [np.argsort(order, kind="stable") for order in (one, other)]

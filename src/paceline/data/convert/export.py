@@ -1,4 +1,4 @@
-"""Exports shards as TFRecord, HDF5 (`hdf5_export`), or tars for WebDataset. Each file is written as a whole."""
+"""Export of shards as TFRecord, HDF5 (`hdf5_export`), or tars for WebDataset. A crash leaves no partial file."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ CLASSES_FILE = "classes.txt"
 
 
 def export(dataset: ShardedDataset, dest: Path, kind: str, progress: Progress) -> list[Path]:
-    """Write a data set in another format.
+    """Write a dataset in another format.
 
     Args:
-        dataset: What to write.
-        dest: A folder that is new or empty; of HDF5 the file.
+        dataset: The dataset.
+        dest: A new or empty folder; for HDF5 the path of a new file.
         kind: One of `FORMATS`.
-        progress: Is told samples that are done, and all.
+        progress: Is called with the number of exported samples and of all samples.
 
     Returns:
-        The files that were written.
+        The paths of the written files.
 
     Raises:
-        UsageError: There is something already, or the format cannot store a column.
-        EnvironmentFault: It cannot be written, or a package is missing.
+        UsageError: The destination exists already, or the format cannot store a column.
+        EnvironmentFault: The destination cannot be written, or a package is missing.
     """
     if dest.exists() and (dest.is_file() or any(dest.iterdir())):
         raise UsageError(f"{dest} already exists; name a new {'file' if kind == 'hdf5' else 'folder'}")
@@ -54,7 +54,7 @@ def export(dataset: ShardedDataset, dest: Path, kind: str, progress: Progress) -
 
 
 def export_notes(dataset: ShardedDataset, kind: str) -> list[str]:
-    """Return messages that say what another format cannot store of a data set."""
+    """Return messages about what a format of `FORMATS` cannot store of a dataset."""
     notes = []
     columns = dataset.contents.columns
     if kind == "tfrecord":
@@ -78,7 +78,11 @@ def export_notes(dataset: ShardedDataset, kind: str) -> list[str]:
 
 
 def _check_floats(dataset: ShardedDataset) -> None:
-    """Refuse numbers that have no value near them in 32 bits."""
+    """Check that all floats are within the range of 32-bit floats.
+
+    Raises:
+        UsageError: A float is too large.
+    """
     floats = [column for column in dataset.contents.columns if column.kind == "float"]
     for column in floats:
         for values, short in _shortened(dataset, column):
@@ -90,7 +94,7 @@ def _check_floats(dataset: ShardedDataset) -> None:
 
 
 def _shortened(dataset: ShardedDataset, column: Column) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Yield the numbers of a column, shard by shard, and the same in 32 bits."""
+    """Yield the numbers of a column for each shard, as 64-bit and as 32-bit floats."""
     for shard in range(len(dataset.contents.shards)):
         values = dataset.index(shard).arrays[f"{column.name}.value"]
         with np.errstate(over="ignore"):
@@ -98,7 +102,7 @@ def _shortened(dataset: ShardedDataset, column: Column) -> Iterator[tuple[NDArra
 
 
 def _classes(dataset: ShardedDataset, dest: Path) -> list[Path]:
-    """Write the names of the classes, one on each line, as `--classes-from` reads them."""
+    """Write the names of the classes, one per line, for `--classes-from`."""
     if not dataset.contents.classes:
         return []
     path = dest / CLASSES_FILE
@@ -109,7 +113,7 @@ def _classes(dataset: ShardedDataset, dest: Path) -> list[Path]:
 
 
 def _tfrecords(dataset: ShardedDataset, dest: Path, progress: Progress) -> list[Path]:
-    """Write a file for each shard, named as TensorFlow's are."""
+    """Write a TFRecord file for each shard, with names as in TensorFlow."""
     count, done, written = len(dataset.contents.shards), 0, []
     for shard in range(count):
         path = dest / f"data-{shard:05d}-of-{count:05d}.tfrecord"
@@ -123,7 +127,7 @@ def _tfrecords(dataset: ShardedDataset, dest: Path, progress: Progress) -> list[
 
 
 def _tars(dataset: ShardedDataset, dest: Path, progress: Progress) -> list[Path]:
-    """Copy the shards: they are tars that WebDataset reads."""
+    """Copy the shards, which are tars that WebDataset reads."""
     done, written = 0, []
     for shard in dataset.contents.shards:
         with replacing(dest / shard.file) as made:
@@ -135,7 +139,7 @@ def _tars(dataset: ShardedDataset, dest: Path, progress: Progress) -> list[Path]
 
 
 def _beside(dataset: ShardedDataset, dest: Path) -> list[Path]:
-    """Write the kinds of the columns, by which `paceline data convert` reads records as they were, and the classes."""
+    """Write a file of column kinds, from which `paceline data convert` restores the columns, and one of class names."""
     contents, path = dataset.contents, dest / COLUMNS_FILE
     told = ExportedColumns(columns={c.name: c.kind for c in contents.columns}, classes=list(contents.classes))
     with replacing(path) as made:

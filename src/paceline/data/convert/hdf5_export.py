@@ -1,7 +1,7 @@
-"""Exports shards as HDF5: a data set for each column, with the kind of the column in an attribute.
+"""Export of shards as HDF5: an HDF5 data set for each column, with the kind of the column in an attribute.
 
-Numbers and arrays of one shape are stored as they are, lists of numbers of different lengths as rows of variable
-length, text as text, and the rest as bytes of variable length.
+Numbers, and arrays of equal shape, are stored directly. Lists of numbers of different lengths become rows of variable
+length, text becomes text, and other values become bytes of variable length.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ Row = Mapping[str, bytes | int | float]
 
 
 class ArrayLayout(NamedTuple):
-    """What the arrays of a column have in common."""
+    """The common type and shape of the arrays of a column."""
 
     dtype: np.dtype[Any]
-    shape: tuple[int, ...] | None  # None: one axis, of different lengths
+    shape: tuple[int, ...] | None  # None for arrays with one axis and different lengths
 
 
 def write_hdf5(dataset: ShardedDataset, dest: Path, progress: Progress) -> Path:
-    """Write a data set of HDF5 for each column.
+    """Write a dataset as an HDF5 file.
 
     Args:
-        dataset: What to write.
-        dest: The file.
-        progress: Is told samples that are done, and all.
+        dataset: The dataset.
+        dest: The path of the file.
+        progress: Is called with the number of written samples and of all samples.
+
+    Returns:
+        The path of the file.
 
     Raises:
         UsageError: HDF5 cannot store a column; the message names it.
@@ -70,7 +73,7 @@ def write_hdf5(dataset: ShardedDataset, dest: Path, progress: Progress) -> Path:
 
 
 def rows_of(dataset: ShardedDataset, shard: int) -> Iterator[Row]:
-    """Yield the samples of a shard: numbers and bytes by column, without those that a sample does not have."""
+    """Yield the samples of a shard as dicts of numbers and bytes by column, without missing values."""
     places = [SamplePlace(shard, row) for row in range(dataset.contents.shards[shard].samples)]
     columns = dataset.contents.columns
     numbers = {c.name: dataset.numbers(c.name, places).tolist() for c in columns if c.is_number}
@@ -80,7 +83,7 @@ def rows_of(dataset: ShardedDataset, shard: int) -> Iterator[Row]:
 
 
 def array_layout(dataset: ShardedDataset, column: Column, h5py: Any) -> ArrayLayout:
-    """Return the type and the shape of the arrays of a column.
+    """Return the common type and shape of the arrays of a column.
 
     Raises:
         UsageError: HDF5 has no such type, or the arrays have several types or shapes.
@@ -111,7 +114,7 @@ def array_layout(dataset: ShardedDataset, column: Column, h5py: Any) -> ArrayLay
 
 
 def _created(file: Any, column: Column, samples: int, layout: ArrayLayout | None, h5py: Any) -> Any:
-    """Create the data set of a column."""
+    """Create the HDF5 data set of a column."""
     if layout is not None and layout.shape is not None:
         made = file.create_dataset(column.name, (samples, *layout.shape), layout.dtype)
     elif layout is not None:
@@ -124,7 +127,7 @@ def _created(file: Any, column: Column, samples: int, layout: ArrayLayout | None
 
 
 def _stored(dataset: ShardedDataset, place: SamplePlace, column: Column, value: bytes | int | float) -> Any:
-    """Return a value as h5py takes it."""
+    """Return a value in the form that h5py writes."""
     if not isinstance(value, bytes):
         return value
     if column.kind == "array":

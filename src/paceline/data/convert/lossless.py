@@ -1,8 +1,8 @@
-"""Recodes a JPEG with jpegtran, so that it is fast to decode. No pixel changes.
+"""Lossless recoding of JPEGs with jpegtran, so that they are fast to decode. No pixel changes.
 
-Progressive coding takes two to three times as long to decode; it becomes baseline.
-And restart markers, some to each row of blocks, let a crop decode only what it needs (`paceline.data.format.jpeg`).
-Coding tables made for the picture win more than the markers take.
+Progressive coding takes two to three times as long to decode, so progressive JPEGs are converted to baseline coding.
+Restart markers, several in each row of blocks, let a crop decode only what it needs (`paceline.data.format.jpeg`).
+Optimized Huffman tables save more bytes than the markers add.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from functools import cache
 from paceline.core.errors import EnvironmentFault
 from paceline.data.format.jpeg import NotAJpeg, best_interval, header_of, intervals_of
 
-_LONG_S = 60.0
+_LONG_S = 60.0  # the time limit of jpegtran
 _SENT = (
     signal.SIGKILL,
     signal.SIGTERM,
     signal.SIGINT,
     signal.SIGHUP,
-)  # by others
+)  # signals from other processes
 
 
 @cache
 def jpegtran() -> str | None:
-    """Return where the program is; None where it is not installed."""
+    """Return the path of jpegtran, or None if it is not installed."""
     return shutil.which("jpegtran")
 
 
 def in_intervals(data: bytes) -> bytes:
-    """Return a JPEG with the same pixels whose parts can be decoded alone; the same bytes where that cannot be done.
+    """Return a JPEG with the same pixels and with restart markers; if that is not possible, return the JPEG unchanged.
 
     Raises:
-        EnvironmentFault: The program could not be started, or was killed: another try may give other bytes.
+        EnvironmentFault: jpegtran could not be started, or was killed, so another try can give other bytes.
     """
     program = jpegtran()
     try:
@@ -57,7 +57,7 @@ def in_intervals(data: bytes) -> bytes:
         ) from error
     if -done.returncode in _SENT:
         raise EnvironmentFault(f"{program} was killed; repeat the command, which continues where it was")
-    # What jpegtran warns of (status 2) is a damaged picture: it stays as it is, for its reader to judge.
+    # A warning of jpegtran (status 2) means a damaged image, which stays unchanged; its reader decides about it.
     same = made is not None and (made.width, made.height, made.components) == (
         header.width,
         header.height,

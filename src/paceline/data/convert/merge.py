@@ -1,4 +1,4 @@
-"""Merges data sets of shards into one: shards are copied as they are, and checked against their checksums."""
+"""Merging of sharded datasets into a new one: shards are copied unchanged, and checked against their checksums."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ Progress = Callable[[int, int], None]
 
 
 def merge(parts: Sequence[ShardedDataset], dest: Path, progress: Progress) -> Contents:
-    """Write data sets one after the other as one data set. The data sets themselves do not change.
+    """Write several datasets, one after the other, as one new dataset.
 
-    A merge that was interrupted goes on where it was: shards that are there, with the right checksums, are not copied
-    again.
+    An interrupted merge is resumed: existing shards with the right checksums are not copied again.
 
     Args:
-        parts: On this machine, with the same columns and classes.
-        dest: A folder that is new or empty, or that of the same merge, interrupted.
-        progress: Is told samples that are done, and all.
+        parts: Two or more datasets on this machine, with the same columns and classes.
+        dest: A new or empty folder, or the folder of the same interrupted merge.
+        progress: Is called with the number of merged samples and of all samples.
+
+    Returns:
+        The description of the new dataset.
 
     Raises:
-        UsageError: The data sets do not fit together, or the folder holds something else.
-        DamagedData: A shard is not what was written.
+        UsageError: The columns or classes differ, or the folder has other content.
+        DamagedData: A shard does not match its checksum.
         EnvironmentFault: The folder cannot be written.
     """
     if len(parts) < 2:
@@ -54,7 +56,7 @@ def merge(parts: Sequence[ShardedDataset], dest: Path, progress: Progress) -> Co
 
 
 def _copied(shard: Shard, dest: Path, name: str) -> Shard:
-    """Copy a shard and its index, and return what describes the copy."""
+    """Copy a shard and its index, and return the description of the copy."""
     made = replace(shard, file=name)
     if is_as_written(dest, made):
         return made

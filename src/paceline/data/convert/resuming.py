@@ -1,11 +1,12 @@
-"""What an interrupted conversion leaves behind, and which process may continue it.
+"""Resuming of interrupted conversions: the plan file with its lock, and the notes of finished shards.
 
-The plan file says what is converted. It is there from the beginning of a conversion to its very end, and the process
-that converts holds a lock on it, which its workers inherit. Removing the plan file ends the conversion and releases the
-lock in one step, so that a kill at any moment leaves an unfinished folder with a plan, or a complete one without.
+The plan file identifies the conversion. The file exists from the start of a conversion to its very end. The converting
+process holds a lock on the file, and its workers inherit the lock. Removing the plan file ends the conversion and
+releases the lock in one step. So a kill at any moment leaves an incomplete folder with a plan file, or a complete
+folder without it.
 
-Beside each finished shard lies a note of its size and checksums, written when the shard was complete. A resumed
-conversion keeps a shard if its bytes are those of the note.
+Each finished shard has a note with its size and checksums, written when the shard was complete. A resumed conversion
+keeps a shard if its bytes match the note.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from paceline.data.format.index import DamagedData
 from paceline.data.format.model import CONTENTS_FILE, Shard
 
 PLAN_FILE = ".converting.json"
-WAIT_S = 5.0  # for the workers of a conversion that was killed
+WAIT_S = 5.0  # for the workers of a killed conversion to end
 _LOOK_S = 0.05
-_NOTES = ".*.made.json"  # pattern
+_NOTES = ".*.made.json"  # a glob pattern
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """A shard that was finished."""
+    """The note of a finished shard."""
 
     shard: Shard
     skipped: Sequence[str]  # samples that could not be read, with the reason
@@ -45,20 +46,20 @@ class _Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_note(folder: Path, note: Note) -> None:
-    """Write the note of a shard that is in its place."""
+    """Write the note of a shard that is complete."""
     write_durably(note_path(folder / note.shard.file), msgspec.json.encode(note))
 
 
 def note_path(shard: Path) -> Path:
-    """Return where the note of a shard is."""
+    """Return the path of a shard's note."""
     return shard.with_name(f".{shard.name}.made.json")
 
 
 def finished(tar: Path) -> Note | None:
-    """Return the note of a shard whose bytes are those that were written; None if there is none.
+    """Return the note of a finished shard, or None if there is no note or the shard's bytes do not match it.
 
     Args:
-        tar: Where the shard would be.
+        tar: The path of the shard, which need not exist.
     """
     try:
         note = msgspec.json.decode(note_path(tar).read_bytes(), type=Note)
@@ -68,7 +69,7 @@ def finished(tar: Path) -> Note | None:
 
 
 def is_as_written(folder: Path, shard: Shard) -> bool:
-    """Say whether the bytes of a shard and of its index are those that were written."""
+    """Return whether a shard and its index have their recorded sizes and checksums."""
     try:
         return all(
             (folder / name).stat().st_size == size and crc32_of(folder / name) == crc32
@@ -82,22 +83,27 @@ def is_as_written(folder: Path, shard: Shard) -> bool:
 
 
 def clear(folder: Path) -> None:
-    """Remove what only a resumed conversion needs."""
+    """Delete the notes and temporary files of a conversion."""
     for pattern in (TEMPORARY_FILES, _NOTES):
         for path in folder.glob(pattern):
             path.unlink(missing_ok=True)
 
 
 def has_notes(folder: Path) -> bool:
-    """Say whether an interrupted conversion has finished a shard."""
+    """Return whether an interrupted conversion has finished a shard."""
     return any(folder.glob(_NOTES))
 
 
 def check_folder(folder: Path, mark: str, contents_file: str = CONTENTS_FILE) -> None:
-    """Refuse a folder that is not new, not empty, and not that of the same conversion, interrupted.
+    """Check that a folder is new, empty, or has an interrupted conversion with the same mark.
+
+    Args:
+        folder: The folder.
+        mark: The identity of the conversion.
+        contents_file: The file that makes the folder a dataset.
 
     Raises:
-        UsageError: It holds something else.
+        UsageError: The folder has other content.
     """
     there = _fingerprint_in(folder / PLAN_FILE)
     if there:
@@ -118,12 +124,14 @@ def check_folder(folder: Path, mark: str, contents_file: str = CONTENTS_FILE) ->
 
 @contextmanager
 def alone_in(folder: Path, mark: str, contents_file: str = CONTENTS_FILE) -> Iterator[int]:
-    """Hold the plan file of a conversion, and remove it at the end; after an error it stays if a shard was finished.
+    """Return a context that locks the plan file of a conversion, and removes the file at the end.
+
+    After an error, the plan file stays if a shard was finished.
 
     Args:
-        folder: Where to convert to; made if it is not there.
-        mark: The same for the same conversion, and no other.
-        contents_file: The file that makes the folder a data set.
+        folder: The destination; created if it does not exist.
+        mark: The identity of the conversion, from its source and options.
+        contents_file: The file that makes the folder a dataset.
 
     Yields:
         The file descriptor that holds the lock; see `InheritedFile`.
@@ -159,7 +167,7 @@ def _errors_of(folder: Path) -> Iterator[None]:
 
 
 def _opened(plan: Path, mark: str, contents_file: str) -> int:
-    """Open the plan file and lock it; make it if the folder is new."""
+    """Open or create the plan file, lock it, and return its descriptor."""
     until = time.monotonic() + WAIT_S
     while True:
         check_folder(plan.parent, mark, contents_file)
@@ -167,7 +175,7 @@ def _opened(plan: Path, mark: str, contents_file: str) -> int:
         try:
             held = os.open(plan, os.O_RDWR | (0 if plan.exists() else os.O_CREAT | os.O_EXCL), 0o666)
         except (FileExistsError, FileNotFoundError):
-            continue  # another process has just begun, or has just finished
+            continue  # another process has just started or ended a conversion
         if _lock(held):
             if _is_at(held, plan):
                 return held
@@ -180,7 +188,7 @@ def _opened(plan: Path, mark: str, contents_file: str) -> int:
 
 
 def _is_at(held: int, path: Path) -> bool:
-    """Say whether an open file is the one at a path, which may have been removed and made anew."""
+    """Return whether an open file is still the file at a path; another process can have replaced it."""
     try:
         return os.path.samestat(os.fstat(held), path.stat())
     except FileNotFoundError:
@@ -188,7 +196,7 @@ def _is_at(held: int, path: Path) -> bool:
 
 
 def _lock(held: int) -> bool:
-    """Lock an open file, and say whether no other process has; true where files cannot be locked."""
+    """Lock an open file; return False if another process has the lock. Without support for locks, return True."""
     try:
         from fcntl import LOCK_EX, LOCK_NB, flock
     except ImportError:  # not a POSIX system
@@ -203,11 +211,11 @@ def _lock(held: int) -> bool:
 
 
 def _begin(held: int, plan: Path, mark: str, contents_file: str) -> None:
-    """Write the plan unless it is there; shards without a plan that can be read are made again."""
+    """Write the mark to the plan file and delete the notes of all shards, unless the file has this mark already."""
     if _fingerprint_in(plan) == mark:
         return
     if (plan.parent / contents_file).exists():
-        plan.unlink(missing_ok=True)  # another process has finished before this one made a new plan
+        plan.unlink(missing_ok=True)  # another process has finished before this one created the file
     check_folder(plan.parent, mark, contents_file)
     clear(plan.parent)
     os.truncate(held, 0)
@@ -216,7 +224,7 @@ def _begin(held: int, plan: Path, mark: str, contents_file: str) -> None:
 
 
 def _fingerprint_in(plan: Path) -> str | None:
-    """Return what a plan file says; nothing if it is empty or damaged, None if there is none."""
+    """Return the mark in a plan file, "" if the file is empty or damaged, or None if there is no file."""
     try:
         return msgspec.json.decode(plan.read_bytes(), type=_Plan).fingerprint
     except (FileNotFoundError, NotADirectoryError):
@@ -226,7 +234,7 @@ def _fingerprint_in(plan: Path) -> str | None:
 
 
 class InheritedFile:
-    """An open file that a spawned process inherits. A lock on it is held until the last of the processes has ended."""
+    """An open file that spawned processes inherit; a lock on it lasts until the last of the processes has ended."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -240,7 +248,7 @@ def _inherited(duplicate: Any) -> InheritedFile:
 
 
 def end_with_parent() -> None:
-    """Have this process, a worker of a conversion, end as soon as its parent is gone, however that ended."""
+    """Start a thread that ends this worker process as soon as its parent process has ended."""
     parent = parent_process()
     if parent is None:
         return

@@ -1,4 +1,4 @@
-"""Samples of a source, checked and made ready for shards."""
+"""Reading of a source's samples by threads, with the checks and the recoding for shards."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ Numbers = NDArray[np.int64]
 def read_samples(
     source: Source, numbers: Numbers, threads: int, *, verbatim: bool
 ) -> Generator[tuple[int, Sample | BadSample], None, None]:
-    """Yield samples with their numbers, read some ahead by threads, so that memory is bounded. To be closed.
+    """Yield each sample, or its error, with its number; threads read a bounded number of samples ahead.
+
+    The generator must be closed, which ends its threads.
 
     Args:
-        source: Where they are.
-        numbers: Of the samples, in the order in which they come.
-        threads: That read.
-        verbatim: Whether JPEGs stay as they are.
+        source: The source.
+        numbers: The numbers of the samples, in the order in which they are yielded.
+        threads: The number of threads.
+        verbatim: Whether JPEGs are stored unchanged.
     """
 
     def one(number: int) -> Sample | BadSample:
@@ -46,7 +48,7 @@ def read_samples(
 
 
 def _fast(sample: Sample, columns: Sequence[Column]) -> Sample:
-    """Return a sample whose JPEGs are fast to decode."""
+    """Return a sample whose JPEGs are recoded without loss to be fast to decode."""
     made = dict(sample)
     for column in columns:
         value = sample[column.name]

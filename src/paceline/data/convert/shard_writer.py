@@ -1,7 +1,7 @@
-"""Writes a shard: a tar that any tool reads, samples one after the other, and its index. Both are written as a whole.
+"""Writing of a shard: a tar that any tool reads, and its index. A crash leaves no partial shard.
 
-Files of a sample share a name and differ in their suffix, as WebDataset has it: ``000000017.jpg``, ``000000017.cls``.
-Numbers are written as text too, so that a reader without the index has them.
+The files of a sample share a name and differ in their suffix, as in WebDataset: ``000000017.jpg``, ``000000017.cls``.
+Numbers are also written as text files, for readers without the index.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NUMBER_SUFFIX = {"label": "cls"}
 
 
 class ShardWriter:
-    """Writes one shard; what is not finished is taken away."""
+    """Writes one shard to a temporary file; leaving the context before `finish` deletes the file."""
 
     def __init__(self, path: Path, columns: Sequence[Column]) -> None:
         self._path = path
@@ -49,8 +49,8 @@ class ShardWriter:
         """Write a sample.
 
         Args:
-            key: What its files are called, without their suffix.
-            name: What it is called by people: the file that it was.
+            key: The name of its files in the tar, without suffix.
+            name: Its name for messages, such as the original file.
             sample: Its values.
         """
         offsets = {}
@@ -69,7 +69,7 @@ class ShardWriter:
         self._samples += 1
 
     def finish(self) -> Shard:
-        """Put tar and index in their places, the tar last: where it is, its index is."""
+        """Write the index, and then move the tar to its path, so that a tar never lacks its index."""
         self._write(bytes(2 * _BLOCK))
         index = self._index.packed()
         self._made.flush()
@@ -87,7 +87,7 @@ class ShardWriter:
 
     @property
     def size(self) -> int:
-        """Bytes written so far."""
+        """The number of bytes written so far."""
         return self._size
 
     def _write(self, data: bytes) -> None:
@@ -97,15 +97,15 @@ class ShardWriter:
 
 
 def write_shard(path: Path, columns: Sequence[Column], samples: Iterable[tuple[str, str, Sample]]) -> Shard:
-    """Write a shard whole.
+    """Write a complete shard.
 
     Args:
-        path: Of the tar.
-        columns: What each sample has.
-        samples: Key, name and values of each.
+        path: The path of the tar.
+        columns: The columns of the samples.
+        samples: The key, name and values of each sample.
 
     Raises:
-        EnvironmentFault: It cannot be written; nothing is left of it.
+        EnvironmentFault: The shard cannot be written. No partial file stays.
     """
     try:
         with ShardWriter(path, columns) as writer:
@@ -114,14 +114,14 @@ def write_shard(path: Path, columns: Sequence[Column], samples: Iterable[tuple[s
             return writer.finish()
     except OSError as error:
         if error.filename is not None and Path(error.filename).parent != path.parent:
-            raise  # of what is read
+            raise  # an error of reading the source
         raise EnvironmentFault(
             f"cannot write {path}: {error.strerror or error}; free some space, or name another folder"
         ) from error
 
 
 def _written(column: Column, sample: Sample) -> tuple[bytes, str]:
-    """Return what a file of a sample holds, and its suffix."""
+    """Return the content and the suffix of the file for a value."""
     value = sample[column.name]
     if isinstance(value, Payload):
         named = "" if column.kind == "image" and column.name in ("image", value.suffix) else column.name
@@ -130,7 +130,7 @@ def _written(column: Column, sample: Sample) -> tuple[bytes, str]:
 
 
 def crc32_of(path: Path) -> int:
-    """Return the checksum of a file."""
+    """Return the CRC-32 of a file."""
     found = 0
     with path.open("rb") as file:
         while piece := file.read(_PIECE):

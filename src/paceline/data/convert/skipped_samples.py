@@ -1,4 +1,4 @@
-"""The samples that a conversion skipped, one on each line with the reason: the file `skipped.txt` of a data set."""
+"""The file `skipped.txt` of a dataset: the samples that a conversion skipped, one per line, each with the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SKIPPED_FILE = "skipped.txt"
 
 
 def write_skipped(folder: Path, skipped: Sequence[str]) -> None:
-    """Write which samples were skipped, or remove an earlier list if there are none."""
+    """Write the list of skipped samples; without any, delete an earlier list."""
     if skipped:
         write_durably(folder / SKIPPED_FILE, "".join(f"{one}\n" for one in skipped).encode("utf-8", "backslashreplace"))
     else:
@@ -19,7 +19,7 @@ def write_skipped(folder: Path, skipped: Sequence[str]) -> None:
 
 
 def read_skipped(folder: Path) -> list[str]:
-    """Return which samples were skipped, each with the reason."""
+    """Return the skipped samples, each with the reason; empty if there is no list."""
     try:
         return (folder / SKIPPED_FILE).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:

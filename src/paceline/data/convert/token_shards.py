@@ -1,6 +1,6 @@
-"""Writes text as files of tokens, one after the other, each as a whole, and verifies them.
+"""Conversion of text to files of tokens, and their verification. A crash leaves no partial file.
 
-What is done is noted with each file: a conversion that was interrupted reads past the documents it has, and goes on.
+The progress is noted with each file. A resumed conversion skips the documents whose tokens are already written.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from paceline.data.convert.skipped_samples import write_skipped
 from paceline.data.convert.verify import Verified
 from paceline.data.format.tokens import CONTENTS_FILE, Text, TokenContents, Tokenizer, TokenShard, read_tokens
 
-SHARD_TOKENS = 1 << 26  # 128 MB of two bytes each
+SHARD_TOKENS = 1 << 26  # 128 MiB with two bytes per token
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Done:
-    """How far a conversion is."""
+    """The progress of a conversion."""
 
     documents: int = 0
-    pieces: int = 0  # of documents, that were made into tokens
+    pieces: int = 0  # the number of pieces of documents that were converted
     shards: Sequence[TokenShard] = ()
 
 
 class _Note(msgspec.Struct, frozen=True, kw_only=True):
-    """A file that was finished, and how far the conversion was then."""
+    """The note of a finished file, with the progress of the conversion at that time."""
 
     shard: TokenShard
     documents: int
@@ -51,20 +51,24 @@ def write_tokens(
     mark: str | Callable[[], str] = "tokens",
     skipped: Sequence[str] = (),
 ) -> TokenContents:
-    """Write the tokens of texts; a folder that is not finished has no `tokens.json`.
+    """Convert texts to files of tokens. The file `tokens.json`, written last, makes the folder a dataset.
 
     Args:
-        folder: New, empty, or that of the same conversion, interrupted.
-        texts: Documents, some at a time.
-        tokenizer: Makes ids of them.
-        shard_tokens: Of a file, about: documents are not parted.
-        mark: The same for the same texts and tokenizer, and no other; or a function that returns it, which is called
-            again at the end to notice texts that changed meanwhile.
-        skipped: Texts that cannot be read, with the reason, once all texts were taken; `skipped.txt` lists them.
+        folder: A new or empty folder, or the folder of the same interrupted conversion.
+        texts: Yields documents or pieces of documents, several at a time.
+        tokenizer: Converts text to ids.
+        shard_tokens: The approximate number of tokens in a file.
+        mark: The identity of texts and tokenizer, or a function that returns it, which is called again at the end to
+            notice texts that changed meanwhile.
+        skipped: The texts that cannot be read, with the reasons; complete once `texts` is exhausted. The file
+            `skipped.txt` lists them.
+
+    Returns:
+        The description of the dataset.
 
     Raises:
-        UsageError: There is something already, there are no texts, or they changed meanwhile.
-        EnvironmentFault: It cannot be written.
+        UsageError: The folder has other content, there are no texts, or they changed meanwhile.
+        EnvironmentFault: The folder cannot be written.
     """
     begun_with = mark if isinstance(mark, str) else mark()
     try:
@@ -86,7 +90,7 @@ def write_tokens(
 
 
 def _complete(folder: Path) -> TokenContents | None:
-    """Return a conversion that was killed after its last file was written, if its files are as they were written."""
+    """Return the result of a conversion that was killed after its last file was written, if its files are intact."""
     if not (folder / CONTENTS_FILE).exists():
         return None
     contents = read_tokens(folder)
@@ -112,7 +116,12 @@ def _written(folder: Path, texts: Iterator[Sequence[Text]], tokenizer: Tokenizer
 
 
 def verify_tokens(folder: Path, progress: Callable[[int, int], None]) -> Verified:
-    """Hold every file of tokens against its checksum; documents are not told apart, so it counts tokens."""
+    """Compare every file of tokens with its checksum; the result counts tokens as samples.
+
+    Args:
+        folder: The folder.
+        progress: Is called with the number of verified files and of all files.
+    """
     contents = read_tokens(folder)
     good = read = 0
     problems: list[str] = []
@@ -130,7 +139,7 @@ def verify_tokens(folder: Path, progress: Callable[[int, int], None]) -> Verifie
 
 
 def _resumed(folder: Path) -> _Done:
-    """Return how far an interrupted conversion is: its files up to the first that is not as it was written."""
+    """Return the progress of an interrupted conversion, up to the first file that does not match its checksum."""
     done = _Done()
     while True:
         try:
@@ -150,7 +159,7 @@ def _is_as_written(folder: Path, shard: TokenShard) -> bool:
 def _worked(
     folder: Path, done: _Done, texts: Iterator[Sequence[Text]], tokenizer: Tokenizer, shard_tokens: int
 ) -> Iterator[_Done]:
-    """Yield how far it is after each file."""
+    """Write files of tokens, and yield the progress after each file."""
     held: list[NDArray[Any]] = []
     pieces, size, documents, there = 0, 0, 0, done.pieces
     for some in texts:
@@ -169,7 +178,7 @@ def _worked(
 
 
 def _tokens(some: Sequence[Text], tokenizer: Tokenizer) -> list[NDArray[Any]]:
-    """Return the tokens of each text, followed by the end-of-text token."""
+    """Return the tokens of each text, with the end token if the document ends."""
     made = []
     for one, ids in zip(some, tokenizer.ids([one.text for one in some]), strict=True):
         tokens = np.empty(len(ids) + one.ends, _dtype(tokenizer))
@@ -193,7 +202,7 @@ def _more(folder: Path, done: _Done, far: tuple[int, int], held: Sequence[NDArra
 
 
 def _file(folder: Path, done: _Done) -> Path:
-    """Return where the next file of a conversion goes."""
+    """Return the path of the next file of tokens to write."""
     return folder / f"tokens-{len(done.shards):06d}.npy"
 
 

@@ -1,4 +1,4 @@
-"""Verifies a data set: every tar, every index and every byte of every sample, against its checksum."""
+"""Verification of a dataset: every tar, every index and all bytes of every sample, against their checksums."""
 
 from __future__ import annotations
 
@@ -21,15 +21,20 @@ from paceline.data.remote.asking import Unfetched
 
 @dataclass(frozen=True, kw_only=True)
 class Verified:
-    """What was found."""
+    """The result of a verification."""
 
-    samples: int  # that are as they were written
-    bytes: int  # of them
+    samples: int  # good samples
+    bytes: int  # of the good samples
     problems: tuple[str, ...]
 
 
 def verify(dataset: ShardedDataset, progress: Callable[[int, int], None]) -> Verified:
-    """Read all of a data set and hold it against what was written; of a store, what is there now."""
+    """Read all of a dataset and compare it with its checksums. A dataset in a store is read without the cache.
+
+    Args:
+        dataset: The dataset.
+        progress: Is called with the number of verified shards and of all shards.
+    """
     good = read = 0
     problems: list[str] = []
     for number, shard in enumerate(dataset.contents.shards):
@@ -46,7 +51,7 @@ def verify(dataset: ShardedDataset, progress: Callable[[int, int], None]) -> Ver
 
 
 def _blocks(dataset: ShardedDataset) -> list[str]:
-    """Say whether the list of blocks is that of the shards."""
+    """Return a message if the table of blocks does not match the shards, else an empty list."""
     contents = dataset.contents
     columns = [column.name for column in contents.columns if not column.is_number]
     firsts = np.append(0, np.cumsum([shard.samples for shard in contents.shards])).tolist()
@@ -57,8 +62,8 @@ def _blocks(dataset: ShardedDataset) -> list[str]:
 
 
 def _copied(dataset: ShardedDataset, number: int, shard: Shard) -> Iterator[str | int]:
-    """Check a shard of a store by a copy of it."""
-    assert dataset.remote is not None  # it is in a store
+    """Copy a shard from a store to a temporary folder, and check the copy."""
+    assert dataset.remote is not None
     with TemporaryDirectory(prefix="paceline-verify-") as made:
         folder = Path(made)
         write_contents(folder, dataset.contents, dataset.blocks)
@@ -72,7 +77,7 @@ def _copied(dataset: ShardedDataset, number: int, shard: Shard) -> Iterator[str 
 
 
 def _checked(dataset: ShardedDataset, number: int, shard: Shard) -> Iterator[str | int]:
-    """Yield the bytes of each sample that is sound, and a message for all that is not."""
+    """Yield the number of bytes of each good sample, and a message for each problem."""
     try:
         _index(dataset, shard)
         names = [column.name for column in dataset.contents.columns if not column.is_number]
@@ -104,7 +109,7 @@ def _index(dataset: ShardedDataset, shard: Shard) -> None:
 
 
 def _archive(dataset: ShardedDataset, shard: Shard) -> Iterator[str]:
-    """Read the tar as any other program would."""
+    """Check the size and checksum of a tar, and read it with `tarfile`; yield a message for each problem."""
     path = dataset.folder / shard.file
     try:
         size = path.stat().st_size

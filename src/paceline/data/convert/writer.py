@@ -1,4 +1,4 @@
-"""Shards written from Python, one sample after the other: `with paceline.data.Writer("shards/") as writer: ...`."""
+"""Writing of a sharded dataset from Python, one sample at a time: `with paceline.data.Writer("shards/") as writer:`."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from paceline.data.sources.dataset import kept, kind_of
 from paceline.data.sources.dataset_images import Written
 from paceline.data.sources.sample_checks import fitting
 
-_FIRST = 16  # samples by which it is found out which columns there are
+_FIRST = 16  # samples that determine the columns
 
 
 class Writer:
-    """Writes a data set of shards. The folder is a data set when the `with` block ends without an error.
+    """Writes a sharded dataset. The dataset is complete when the `with` block ends without an error.
 
-    Samples stay in the order in which they are written; `Loader(shuffle=True)` mixes 32 blocks of about 2 MB with each
-    other. Write them in random order if they are sorted, for example by class.
+    Samples stay in the order in which they are written, and `Loader(shuffle=True)` mixes samples within 32 blocks of
+    about 2 MB. So write samples in random order if they are sorted, for example by class.
     """
 
     def __init__(
@@ -39,20 +39,20 @@ class Writer:
         classes: Sequence[str] = (),
         images: Written | None = None,
     ) -> None:
-        """Prepare writing.
+        """Check that the folder is new or empty; nothing is written yet.
 
         Args:
-            folder: A folder that is new or empty.
-            shard_mb: Size of a shard in MB, about.
-            classes: Names of the numbers in the column "label".
-            images: How to write PIL images that have no file of their own: "png" or "jpeg".
+            folder: A new or empty folder.
+            shard_mb: The approximate size of a shard in MiB.
+            classes: The names of the numbers in the column "label".
+            images: The format of PIL images without an original file: "png" or "jpeg".
 
         Raises:
-            UsageError: There is something in the folder.
+            UsageError: The folder is not empty.
         """
         self._folder, self._classes, self._images = Path(folder), classes, images
         self._shard_bytes = int(shard_mb * (1 << 20))
-        self._mark = f"Writer {uuid4()}"  # a conversion that nobody continues
+        self._mark = f"Writer {uuid4()}"  # unique, so that no conversion resumes this one
         check_folder(self._folder, self._mark)
         self._columns: list[Column] = []
         self._first: list[Mapping[str, Any]] = []
@@ -82,11 +82,11 @@ class Writer:
         """Write a sample.
 
         Args:
-            sample: Its values by the names of their columns: numbers, text, bytes, PIL images, arrays, tensors, lists
-                and dicts. A value that is None or not there is missing.
+            sample: Its values by column name: numbers, text, bytes, PIL images, arrays, tensors, lists and dicts. A
+                value may be None or left out.
 
         Raises:
-            BadSample: A value cannot be kept, or is of another kind than in the first samples.
+            BadSample: A value cannot be stored, or is of another kind than in the first samples.
         """
         names = column_names([str(name) for name in sample])
         named = {names[str(name)]: value for name, value in sample.items()}
@@ -98,7 +98,7 @@ class Writer:
             self._begin()
 
     def _begin(self) -> None:
-        """Find out which columns there are, and write the first samples."""
+        """Determine the columns from the first samples, and write these samples."""
         kinds: dict[str, ColumnKind] = {}
         for sample in self._first:
             for name, value in sample.items():
@@ -138,7 +138,7 @@ class Writer:
             raise BadSample(f"{name}: {column.name}: {error}") from error
 
     def _end_shard(self) -> None:
-        assert self._writer is not None  # a sample was written
+        assert self._writer is not None
         with self._writer as writer:
             self._shards.append(writer.finish())
         self._writer = None

@@ -1,1 +1,1 @@
-"""The files of a data set: shards, their indexes, columns, images and tokens. Where these files are read from."""
+"""The files of a dataset: shards, their indexes, columns, images and tokens, and the folders they are read from."""

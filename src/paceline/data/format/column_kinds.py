@@ -1,4 +1,4 @@
-"""The kind of a column, by the suffix of the file that its bytes would be."""
+"""Column kinds and file suffixes, and the conversion of Python values to the form that shards store."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _RIFF, _WEBP = b"RIFF", b"WEBP"
 
 
 def kind_of_suffix(suffix: str) -> ColumnKind:
-    """Return the kind of what a file with such a suffix holds; "int" stands for a number as text."""
+    """Return the column kind for files with a suffix; files of kind "int" contain a number as text."""
     last = suffix.lower().rpartition(".")[2]
     if last in PICTURES:
         return "image"
@@ -36,9 +36,9 @@ def kind_of_suffix(suffix: str) -> ColumnKind:
 
 
 def column_of_suffix(suffix: str) -> Column:
-    """Return the column that files with such a suffix make: pictures are ``image``, classes are ``label``.
+    """Return the column for files with a suffix: images become ``image``, and ``cls`` files ``label``.
 
-    A suffix of two parts, as ours are, tells its column in the first: ``caption.txt`` is ``caption``.
+    In a suffix of two parts, as Paceline writes them, the first part is the name: ``caption.txt`` is ``caption``.
     """
     kind = kind_of_suffix(suffix)
     first, dot, _ = suffix.rpartition(".")
@@ -50,14 +50,14 @@ def column_of_suffix(suffix: str) -> Column:
 
 
 def column_names(names: Sequence[str], usual: Callable[[str], str] = str) -> dict[str, str]:
-    """Return what columns are called, by what the source calls them: letters, digits, ``_`` and ``-``.
+    """Return the name of each column by its name in the source; names have only letters, digits, ``_`` and ``-``.
 
     Args:
-        names: In the source.
-        usual: What is said in place of a name, where that does not make two of them the same.
+        names: The names in the source.
+        usual: Maps a source name to the usual name, such as ``img`` to ``image``; not used if two names become equal.
 
     Raises:
-        UsageError: Two would be called the same.
+        UsageError: Two columns would get the same name.
     """
     made = [_plain(usual(name)) for name in names]
     if len(set(made)) < len(made):
@@ -70,27 +70,27 @@ def column_names(names: Sequence[str], usual: Callable[[str], str] = str) -> dic
 
 
 def _plain(name: str) -> str:
-    """Return a name that can be a part of a file's name in a tar, between dots; `__key__` is ours."""
+    """Return a name without characters that suffixes in a tar cannot have; the reserved `__key__` becomes "key"."""
     return "key" if name == KEY else re.sub(r"[^\w-]+", "_", name)
 
 
 def suffix_of_bytes(data: bytes) -> str:
-    """Return the suffix of a file with such content, by its first bytes; "bin" where they tell nothing."""
+    """Return the file suffix for data by its first bytes, or "bin" if they are unknown."""
     if data[:4] == _RIFF and data[8:12] == _WEBP:
         return "webp"
     return next((suffix for magic, suffix in _MAGIC if data.startswith(magic)), "bin")
 
 
 def plain_suffix(suffix: str) -> str:
-    """Return one spelling of suffixes that mean the same."""
+    """Return the standard spelling of a suffix, such as "jpg" for "JPEG"."""
     return _SAME.get(suffix.lower(), suffix.lower())
 
 
 def array_of(value: Any) -> Payload:
-    """Return an array as NumPy writes it.
+    """Return an array as the bytes of an ``.npy`` file.
 
     Raises:
-        ValueError: It is one of Python objects, or has a mask.
+        ValueError: The array has Python objects or a mask.
     """
     if isinstance(value, np.ma.MaskedArray):
         raise ValueError("it is a masked array, whose mask would be lost; give data and mask as two arrays")
@@ -103,7 +103,7 @@ def array_of(value: Any) -> Payload:
 
 
 def text_of(value: Any) -> Payload:
-    """Return text as bytes."""
+    """Return text as UTF-8 bytes."""
     return Payload(data=str(value).encode(), suffix="txt")
 
 
@@ -111,7 +111,7 @@ def json_of(value: Any) -> Payload:
     """Return a list or a dict as JSON.
 
     Raises:
-        ValueError: It would not be the same when it is read.
+        ValueError: The value cannot be written as JSON, or would be different when it is read.
     """
     try:
         data = msgspec.json.encode(value)
@@ -124,10 +124,10 @@ def json_of(value: Any) -> Payload:
 
 
 def number_of(value: Any, column: Column) -> int | float:
-    """Return a number as its column has it: 64 bits, whole or not.
+    """Return a number as its column stores it: a 64-bit integer or float.
 
     Raises:
-        ValueError: It would be another number.
+        ValueError: The conversion would change the number.
     """
     found = float(value) if column.kind == "float" else int(value)
     if found != value and value == value:  # noqa: PLR0124 - NaN is no other number

@@ -1,4 +1,4 @@
-"""The contents of a folder: its `dataset.json`, and the blocks that are read in one piece."""
+"""Reading and writing of a dataset's description, `dataset.json`, and of its table of blocks."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from paceline.core.files import write_durably
 from paceline.data.format.index import UNREADABLE, DamagedData, ShardIndex, read_index
 from paceline.data.format.model import BLOCKS_FILE, CONTENTS_FILE, SCHEMA, Contents
 
-BLOCK_BYTES = 2 << 20  # read in one piece, about
-# Of each block: the shard, the first sample (of all), where it begins in the shard's file and where it ends, in bytes.
+BLOCK_BYTES = 2 << 20  # the target size of a block
+# One row for each block: shard, number of the first sample in the dataset, begin and end in the shard's file (bytes).
 BLOCK_ROW = np.dtype([("shard", np.int32), ("first", np.int64), ("begin", np.int64), ("end", np.int64)])
 
 Blocks = NDArray[np.void]
 
 
 def read_contents(folder: Path) -> Contents:
-    """Read what a data set says of itself.
+    """Read the description of a dataset.
 
     Raises:
-        UsageError: There is none in the folder.
-        DamagedData: What is there cannot be read, or comes from a newer version.
+        UsageError: The folder has no dataset, or does not exist.
+        EnvironmentFault: The file cannot be read.
+        DamagedData: The description is damaged, or comes from a newer version.
     """
     path = folder / CONTENTS_FILE
     try:
@@ -59,10 +60,14 @@ def _as_it_is(path: Path) -> str:
 
 
 def contents_in(text: bytes, path: str) -> Contents:
-    """Return what a `dataset.json` says.
+    """Return the content of a `dataset.json`.
+
+    Args:
+        text: The bytes of the file.
+        path: Its path or URL, for messages.
 
     Raises:
-        DamagedData: It cannot be read, or comes from a newer version.
+        DamagedData: The content is damaged, or comes from a newer version.
     """
     try:
         found = msgspec.json.decode(text, type=Contents)
@@ -85,7 +90,7 @@ def contents_in(text: bytes, path: str) -> Contents:
 
 
 def write_contents(folder: Path, contents: Contents, blocks: Blocks) -> None:
-    """Write what makes a folder a data set: the blocks first, and what says that they are there last."""
+    """Write the table of blocks and then `dataset.json`, which makes the folder a dataset."""
     packed = io.BytesIO()
     np.save(packed, blocks)
     write_durably(folder / BLOCKS_FILE, packed.getvalue())
@@ -94,24 +99,29 @@ def write_contents(folder: Path, contents: Contents, blocks: Blocks) -> None:
 
 
 def _checksum(contents: Contents) -> int:
-    """Return a checksum of all that a `dataset.json` says, never 0."""
+    """Return a CRC-32 of the other fields of a `dataset.json`; 1 in place of 0."""
     return zlib.crc32(msgspec.json.encode(replace(contents, checksum=0))) or 1
 
 
 def read_blocks(folder: Path) -> Blocks:
-    """Read the blocks.
+    """Read the table of blocks of a folder.
 
     Raises:
-        DamagedData: They are not there, or are not blocks.
+        DamagedData: The table is missing or damaged.
     """
     return blocks_in(folder / BLOCKS_FILE, f"{folder / BLOCKS_FILE}", str(folder))
 
 
 def blocks_in(file: Path | BinaryIO, path: str, folder: str) -> Blocks:
-    """Return the blocks that a file holds.
+    """Return the table of blocks in a file.
+
+    Args:
+        file: The file.
+        path: Its path or URL, for messages.
+        folder: The folder of the dataset, for messages.
 
     Raises:
-        DamagedData: There are none.
+        DamagedData: The file is damaged.
     """
     try:
         found = np.load(file, allow_pickle=False)
@@ -125,10 +135,10 @@ def blocks_in(file: Path | BinaryIO, path: str, folder: str) -> Blocks:
 
 
 def read_shard_index(folder: Path, shard_file: str, index_file: str) -> ShardIndex:
-    """Read the index beside a shard.
+    """Read the index of a shard.
 
     Raises:
-        DamagedData: It is missing, or cannot be read.
+        DamagedData: The index is missing, or cannot be read.
     """
     try:
         packed = (folder / index_file).read_bytes()
@@ -140,16 +150,16 @@ def read_shard_index(folder: Path, shard_file: str, index_file: str) -> ShardInd
 
 
 def blocks_of(shard: int, first: int, index: ShardIndex, columns: list[str], block_bytes: int = BLOCK_BYTES) -> Blocks:
-    """Cut a shard into blocks of about so many bytes, between samples.
+    """Divide a shard into blocks of whole samples.
 
     Args:
-        shard: Its number.
-        first: The number of its first sample among all.
-        index: Of the shard.
-        columns: Those of bytes.
-        block_bytes: Of a block, at most, unless one sample has more.
+        shard: The number of the shard.
+        first: The number of the shard's first sample in the dataset.
+        index: The index of the shard.
+        columns: The names of the columns with bytes.
+        block_bytes: The most bytes of a block; a block with a single sample may have more.
     """
-    if not columns:  # numbers only: there is nothing to read
+    if not columns:  # only numbers, which are in the index
         return np.array([(shard, first, 0, 0)], BLOCK_ROW)
     begins = np.min([_of(index, name, "offset") for name in columns], axis=0)
     ends = np.max([_of(index, name, "offset") + _of(index, name, "length") for name in columns], axis=0)

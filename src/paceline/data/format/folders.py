@@ -1,4 +1,4 @@
-"""The folder of a data set, which its bytes come from: on this machine, or in a store (`paceline.data.remote`)."""
+"""Access to the folder of a dataset: on this machine, or by the protocol `Folder` in a store (`data.remote`)."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from paceline.data.format.index import DamagedData, ShardIndex
 from paceline.data.format.model import Contents, Shard
 
 LOCAL = "file://"
-# Linux takes a piece for a sequence, and its pages together, after two small reads in a row: half the CPU time of one
+# After two small reads in a row, Linux reads ahead and batches the pages of a piece: half the CPU time of one
 # large read, and 1.5 times the rate (pieces of 2 MiB in any order, pages not in memory, Linux 6.18).
 _FIRST_BYTES = 64 << 10
-_KEPT_OPEN = 64  # files of shards
+_KEPT_OPEN = 64  # files of shards that stay open
 
 
 def is_url(named: str | os.PathLike[str]) -> bool:
-    """Say whether a data set is in a store; what is named otherwise is a path of this machine."""
+    """Return whether a name is the URL of a store; other names are local paths."""
     return "://" in os.fspath(named) and not os.fspath(named).startswith(LOCAL)
 
 
 class LostPart(DamagedData):
-    """A part of a data set that cannot be had: the index of a shard, or bytes of it."""
+    """A part of a dataset cannot be read: the index of a shard, or bytes of it."""
 
     def __init__(self, message: str, shard: int = -1, begin: int | None = None) -> None:
-        """Say what is lost.
+        """Create the error.
 
         Args:
-            message: Why.
-            shard: Its number; -1 where the error was sent here by another process, which sends the message alone.
-            begin: Where the bytes begin in it; None: the whole shard, for its index is lost.
+            message: The reason.
+            shard: The number of the shard; -1 if the error comes from another process, which sends only the message.
+            begin: The offset of the lost bytes in the shard; None if the index, and so the whole shard, is lost.
         """
         super().__init__(message)
         self.shard = shard
@@ -43,11 +43,11 @@ class LostPart(DamagedData):
 
 
 class Stopped(Exception):
-    """Who asked for bytes does not want them any more."""
+    """A read was stopped by `Stop`, for example because the loader was closed."""
 
 
 class Stop:
-    """Ends what waits: who closes a loader does not wait for a store that stalls."""
+    """Cancels waits and requests, so that closing a loader does not wait for a store that stalls."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,7 +55,7 @@ class Stop:
         self._pending: set[Future[Any]] = set()
 
     def now(self) -> None:
-        """End all that waits, and all that begins to."""
+        """Cancel all waits and requests, also future ones."""
         self._event.set()
         with self._lock:
             pending = list(self._pending)
@@ -63,17 +63,21 @@ class Stop:
             future.cancel()
 
     def wait(self, seconds: float) -> None:
-        """Let time pass.
+        """Sleep for some seconds.
 
         Raises:
-            Stopped: It is over.
+            Stopped: `now` was called, before or during the sleep.
         """
         if self._event.wait(seconds):
             raise Stopped
 
     @contextmanager
     def ending(self, future: Future[Any]) -> Iterator[None]:
-        """Have something in flight end with this too."""
+        """Return a context in which `now` also cancels a future; at the end the future is cancelled in any case.
+
+        Raises:
+            Stopped: `now` was called before.
+        """
         with self._lock:
             self._pending.add(future)
         try:
@@ -86,7 +90,7 @@ class Stop:
 
 
 class Piece(NamedTuple):
-    """Bytes of a shard that are read together."""
+    """A range of bytes of a shard, which is read as a whole."""
 
     shard: int
     begin: int
@@ -94,68 +98,74 @@ class Piece(NamedTuple):
 
 
 class Filled(NamedTuple):
-    """What was read."""
+    """The result of a read: the number of bytes, and whether they came from a disk or a store."""
 
-    bytes: int  # fewer than were asked for, where the file ends before
-    stage: str  # that it belongs to: "read", or "fetch" from a store
+    bytes: int  # read; fewer than requested if the file ends before
+    stage: str  # "read" from a disk, or "fetch" from a store
 
 
 class Reading(Protocol):
-    """Reads pieces of shards; several threads at once."""
+    """Reads pieces of shards; several threads can read at once."""
 
-    readers: int  # at least, whatever a loader has
+    readers: int  # the least number of reader threads
 
     def fill(self, piece: Piece, into: memoryview) -> Filled:
-        """Read a piece.
+        """Read a piece of a shard into a buffer as long as the piece.
 
         Raises:
-            LostPart: It cannot be had.
-            Stopped: It was told to stop.
+            LostPart: The piece cannot be read.
+            Stopped: `stop` was called.
         """
 
     def stop(self) -> None:
-        """End what is being read, soon."""
+        """End running reads soon."""
 
     def close(self) -> None:
-        """Let go of files and connections; nothing is being read any more."""
+        """Close files and connections; no read may be running."""
 
 
 IndexOf = Callable[[int, Stop], ShardIndex]
 
 
 class Folder(Protocol):
-    """A data set of shards, wherever it is."""
+    """The folder of a sharded dataset, local or in a store."""
 
     @property
     def address(self) -> str:
-        """Where it is, as it was given."""
+        """The path or URL for messages."""
 
     def contents(self) -> Contents:
-        """Return what it says of itself; asked once, before all else."""
+        """Return the description of the dataset; to be called once, before the other methods."""
 
     def blocks(self) -> Blocks:
-        """Return its blocks."""
+        """Return the table of blocks."""
 
     def index(self, number: int, shard: Shard, stop: Stop) -> ShardIndex:
-        """Return the index of a shard, by its number.
+        """Return the index of a shard.
 
         Raises:
-            LostPart: It cannot be had.
+            LostPart: The index cannot be read.
         """
 
     def part(self, piece: Piece, begin: int, length: int, index_of: IndexOf) -> memoryview:
-        """Return some bytes of a piece by themselves; fewer where the file ends before.
+        """Return `length` bytes of a piece of a shard, or fewer if the file ends before.
+
+        Args:
+            piece: The piece.
+            begin: The offset of the first byte in the shard.
+            length: The number of bytes.
+            index_of: Returns the index of a shard.
 
         Raises:
-            LostPart: They cannot be had.
+            LostPart: The bytes cannot be read.
         """
 
     def reading(self, index_of: IndexOf) -> Reading:
-        """Return what reads pieces."""
+        """Return an object that reads pieces of shards."""
 
 
 class LocalFolder:
-    """A folder of this machine."""
+    """The folder of a sharded dataset on this machine."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -163,28 +173,28 @@ class LocalFolder:
 
     @property
     def address(self) -> str:
-        """Its path."""
+        """The path of the folder."""
         return str(self.path)
 
     def contents(self) -> Contents:
-        """Return what it says of itself."""
+        """Return the description of the dataset."""
         found = read_contents(self.path)
         self._shards = [self.path / shard.file for shard in found.shards]
         return found
 
     def blocks(self) -> Blocks:
-        """Return its blocks."""
+        """Return the table of blocks."""
         return read_blocks(self.path)
 
     def index(self, number: int, shard: Shard, stop: Stop) -> ShardIndex:
-        """Return the index of a shard, by its number."""
+        """Return the index of a shard."""
         try:
             return read_shard_index(self.path, shard.file, shard.index)
         except DamagedData as error:
             raise LostPart(str(error), number) from error
 
     def part(self, piece: Piece, begin: int, length: int, index_of: IndexOf) -> memoryview:
-        """Return some bytes of a piece by themselves."""
+        """Return `length` bytes of a piece of a shard from an offset in the file, or fewer if the file ends before."""
         path = self._shards[piece.shard]
         try:
             with path.open("rb") as file:
@@ -193,15 +203,15 @@ class LocalFolder:
             raise LostPart(f"{path} cannot be read: {error.strerror or error}", piece.shard, piece.begin) from error
 
     def reading(self, index_of: IndexOf) -> LocalReading:
-        """Return what reads pieces."""
+        """Return an object that reads pieces of shards."""
         return LocalReading(self._shards)
 
 
 class LocalReading:
-    """Reads pieces of files.
+    """Reads pieces of local files.
 
-    A file that is open knows what was read of it last, and foresees by that what is read next: each piece is read from
-    one that nobody else reads meanwhile. Some are kept open.
+    The kernel's read-ahead depends on the last read of each open file. So each piece is read from an open file that no
+    other thread uses meanwhile. Some files stay open.
     """
 
     readers = 0
@@ -209,10 +219,10 @@ class LocalReading:
     def __init__(self, shards: list[Path]) -> None:
         self._shards = shards
         self._lock = threading.Lock()
-        self._free: list[tuple[int, int]] = []  # shard and open file, what was used last comes last
+        self._free: list[tuple[int, int]] = []  # shard and open file, the last used at the end
 
     def fill(self, piece: Piece, into: memoryview) -> Filled:
-        """Read a piece."""
+        """Read a piece of a shard into a buffer as long as the piece."""
         try:
             with self._file(piece.shard) as file:
                 return Filled(_read(file, piece.begin, into), "read")
@@ -221,7 +231,7 @@ class LocalReading:
             raise LostPart(f"{path} cannot be read: {error.strerror or error}", piece.shard, piece.begin) from error
 
     def stop(self) -> None:
-        """Do nothing: a read from a disk ends by itself."""
+        """Do nothing, because a read from a disk ends by itself."""
 
     def close(self) -> None:
         """Close all files."""
@@ -232,7 +242,7 @@ class LocalReading:
 
     @contextmanager
     def _file(self, shard: int) -> Iterator[int]:
-        """Open a shard, or take one that is open and that nobody reads."""
+        """Return a context with an open file of a shard that no other thread uses."""
         file = self._taken(shard)
         if file is None:
             file = os.open(self._shards[shard], os.O_RDONLY | os.O_CLOEXEC)
@@ -254,7 +264,7 @@ class LocalReading:
 
 
 def _read(file: int, begin: int, into: memoryview) -> int:
-    """Fill a buffer, and return how many bytes there were: fewer where the file ends, which readers of samples tell."""
+    """Fill a buffer from an offset of a file, and return the number of bytes, fewer if the file ends before."""
     done = 0
     while done < len(into):
         end = done + _FIRST_BYTES if done < 2 * _FIRST_BYTES else len(into)

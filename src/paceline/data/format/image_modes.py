@@ -1,4 +1,4 @@
-"""The mode of an image: its channels and their depth, named as in PIL, and read from the head of the file.
+"""The mode of an image: its channels and their depth, named as in PIL, and read from the header of the file.
 
 PIL reduces images with 16 bits per channel to 8 bits. The modes `RGB;16`, `RGBA;16` and `LA;16` keep the 16 bits.
 """
@@ -15,13 +15,13 @@ from isal import isal_zlib
 from paceline.core.errors import EnvironmentFault
 from paceline.data.format.jpeg import END, NotAJpeg, header_of
 
-EACH = "each"  # of a column whose images have modes that no one mode holds: each image keeps its own
+EACH = "each"  # the mode of a column without a mode that holds all its images: each image keeps its own
 DEEP = ("RGB;16", "RGBA;16", "LA;16")
 _PNG = b"\x89PNG\r\n\x1a\n"
 _OF_PNG = {0: "L", 2: "RGB", 3: "P", 4: "LA", 6: "RGBA"}  # by colour type (PNG specification, 11.2.1)
 _OF_JPEG = {1: "L", 3: "RGB", 4: "CMYK"}  # by number of components
 _ENDS_EARLY = "remature end"  # in the warnings of libjpeg
-_BITS_PER_SAMPLE = 258  # tag of TIFF
+_BITS_PER_SAMPLE = 258  # a tag of TIFF
 # The mode that holds all images of a column without loss: the first one that covers the modes of the column.
 _COVERING = (
     ("L", {"1", "L"}),
@@ -30,15 +30,15 @@ _COVERING = (
     ("RGBA", {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}),
     ("I", {"I;16", "I;16B", "I"}),
 )
-_CROPPED = ("", "1", "L", "RGB", "LA", "RGBA")  # modes of columns that a crop makes 8-bit RGB of
+_CROPPED = ("", "1", "L", "RGB", "LA", "RGBA")  # modes of columns that a crop can convert to 8-bit RGB
 
 
 class NotAnImage(ValueError):
-    """Bytes that no image decoder reads, or an image that cannot be kept as one array."""
+    """The bytes are no image that can be decoded, or the image cannot be one array."""
 
 
 class ImageHeader(NamedTuple):
-    """What the head of an image file says."""
+    """The mode and size from the header of an image file."""
 
     mode: str
     width: int  # pixels
@@ -46,10 +46,10 @@ class ImageHeader(NamedTuple):
 
 
 def image_header(data: bytes | memoryview) -> ImageHeader:
-    """Read the mode and the size of an image; its pixels are not decoded.
+    """Read the mode and the size of an image without decoding its pixels.
 
     Raises:
-        NotAnImage: The bytes are no image, or hold several frames or pages.
+        NotAnImage: The bytes are no image, or an image with several frames or pages.
     """
     if bytes(data[:2]) == b"\xff\xd8":
         try:
@@ -61,10 +61,10 @@ def image_header(data: bytes | memoryview) -> ImageHeader:
 
 
 def check_complete(data: bytes) -> None:
-    """Check that the file of an image is there to its end, with the checksums that it has.
+    """Check that an image file is not truncated, and that the checksums in it match.
 
     Raises:
-        NotAnImage: It was cut off, or a checksum does not match.
+        NotAnImage: The file is truncated, or a checksum does not match.
     """
     if data[:2] == b"\xff\xd8":
         _check_scans(data)
@@ -87,7 +87,7 @@ def _check_scans(data: bytes) -> None:
     """Check that a JPEG has an end marker and, if simplejpeg is installed, that no pixels are missing before it.
 
     Raises:
-        NotAnImage: It was cut off.
+        NotAnImage: The file is truncated.
     """
     header = header_of(data)
     if data.find(END, header.body_at) < 0:
@@ -96,7 +96,7 @@ def _check_scans(data: bytes) -> None:
         import simplejpeg
     except ImportError:
         return
-    try:  # an eighth of the size takes the least time
+    try:  # decoding to 1/8 of the size is the fastest
         simplejpeg.decode_jpeg(
             data, "CMYK" if header.components == 4 else "GRAY", min_height=1, min_width=1, min_factor=8
         )
@@ -106,10 +106,10 @@ def _check_scans(data: bytes) -> None:
 
 
 def _check_chunks(data: bytes) -> None:
-    """Check the chunks of a PNG (PNG specification, 5.3): all are there, and checksums match where pixels depend on it.
+    """Check that a PNG has all chunks (PNG specification, 5.3), and the checksums of chunks that determine pixels.
 
     Raises:
-        NotAnImage: They are not, or do not.
+        NotAnImage: A chunk is missing or damaged.
     """
     at, kind = len(_PNG), b""
     while kind != b"IEND":
@@ -125,10 +125,10 @@ def _check_chunks(data: bytes) -> None:
 
 
 def column_mode(modes: Iterable[str]) -> str:
-    """Return the mode that all images of a column are decoded to without loss; `EACH` where there is none.
+    """Return the mode to which all images of a column can be decoded without loss, or `EACH` if there is none.
 
     Args:
-        modes: Of its images. A column of one mode keeps this mode. CMYK and YCbCr are decoded to RGB.
+        modes: The modes of its images. CMYK and YCbCr are decoded to RGB. A single other mode is returned unchanged.
     """
     found = set(modes) - {""}
     if not found:
@@ -139,15 +139,15 @@ def column_mode(modes: Iterable[str]) -> str:
 
 
 def is_cropped(mode: str) -> bool:
-    """Say whether a crop may make 8-bit RGB of images of a column of such a mode: it would lose ids and depth."""
+    """Return whether a crop can convert images of a mode to 8-bit RGB without loss of palette ids or depth."""
     return mode in _CROPPED
 
 
 def pil() -> Any:
-    """Import PIL, which decodes all but JPEG and 8-bit RGB.
+    """Import PIL, which decodes all images except JPEG and 8-bit RGB.
 
     Raises:
-        EnvironmentFault: It is not installed.
+        EnvironmentFault: PIL is not installed.
     """
     try:
         from PIL import Image

@@ -1,10 +1,13 @@
-"""The index of a shard, a NumPy archive beside the tar: where each sample lies, one array for each property.
+"""The index of a shard: a NumPy archive beside the tar, with an array for each property of the samples.
 
-Of a column of bytes: ``<name>.offset``, ``.length``, ``.crc32`` and ``.suffix``; of images what `JpegFrame` has,
-``.height`` and ``.width`` and so on, 0 where it is not known, ``.mode``, and where intervals of blocks begin that can
-be decoded alone: of sample i ``.intervals[.first_interval[i]:.first_interval[i + 1]]``, with the end of the last; none
-where there are none. Of a column of numbers ``<name>.value``, and if samples have none ``<name>.missing``; of bytes
-that a sample does not have, the suffix is empty. ``name`` holds what samples are called.
+    name                                  names of the samples, joined by NUL characters
+    <column>.offset .length .crc32 .suffix   of a column of bytes; an empty suffix: the sample has no value
+    <column>.value                        of a column of numbers; also .missing, if some samples have no value
+
+A column of images also has ``.mode`` and the fields of `JpegFrame`, such as ``.height`` and ``.width``; 0 is unknown.
+The intervals of a JPEG that can be decoded alone (`jpeg.intervals_of`) begin, for sample i, at the offsets
+``.intervals[.first_interval[i]:.first_interval[i + 1]]``, whose last entry is the end; the slice is empty if the image
+has none.
 """
 
 from __future__ import annotations
@@ -29,16 +32,16 @@ from paceline.data.format.model import Column, Payload, Sample
 
 Array = NDArray[np.generic]
 _JPEG = b"\xff\xd8"
-_APART = "\0"  # the one character that no file's name has
-_CODE = ("utf-8", "surrogateescape")  # names of files may be any bytes
+_APART = "\0"  # the one character that file names cannot have
+_CODE = ("utf-8", "surrogateescape")  # file names may have any bytes
 _UNKNOWN = JpegFrame(0, 0, 0, 0, 0, 0)
-_LARGEST = 1 << 16  # side of a PNG, in pixels, that is believed
-_DECODED = (1, 3)  # components of JPEGs that simplejpeg makes RGB of
-_NOTHING = Payload(data=b"", suffix="")  # of a sample that has none; every other suffix has letters
-_WHOLE = np.empty(0, np.int32)  # of a picture that cannot be decoded in part
+_LARGEST = 1 << 16  # pixels of a side; larger sizes of other formats than JPEG count as unknown
+_DECODED = (1, 3)  # numbers of components of JPEGs that simplejpeg converts to RGB
+_NOTHING = Payload(data=b"", suffix="")  # stands for a missing value; every other suffix has letters
+_WHOLE = np.empty(0, np.int32)  # the intervals of an image that cannot be cut
 
 
-# What NumPy raises where an array or an archive is damaged: it reads heads as Python, and believes the lengths in them.
+# NumPy's errors for damaged arrays and archives: it parses headers as Python code, and trusts the lengths in them.
 UNREADABLE = (
     ValueError, TypeError, KeyError, SyntaxError, tokenize.TokenError, OverflowError, MemoryError,
     OSError, EOFError, RuntimeError, struct.error, zipfile.BadZipFile, zlib.error,
@@ -46,12 +49,12 @@ UNREADABLE = (
 
 
 class DamagedData(RecordError):
-    """A part of a data set that is not what was written; the message names the shard, and the sample if it is one."""
+    """A part of a dataset is not what was written; the message names the shard, and the sample if known."""
 
 
 @dataclass(kw_only=True)
 class _Payloads:
-    """A column of bytes, as it grows."""
+    """The index entries of a column of bytes, with one item for each sample."""
 
     offset: list[int] = field(default_factory=list)
     length: list[int] = field(default_factory=list)
@@ -63,7 +66,7 @@ class _Payloads:
 
 
 class Growing:
-    """An index, while its shard is written."""
+    """Collects the index of a shard while the shard is written."""
 
     def __init__(self, columns: list[Column]) -> None:
         self._columns = columns
@@ -72,15 +75,21 @@ class Growing:
         self._names: list[str] = []
 
     def add(self, name: str, sample: Sample, offsets: Mapping[str, int]) -> None:
-        """Take a sample, whose bytes begin at these places of the tar."""
+        """Add a sample.
+
+        Args:
+            name: The name of the sample.
+            sample: Its values.
+            offsets: The byte offset of each value in the tar, by column.
+        """
         self._names.append(name)
         for column in self._columns:
             value = sample[column.name]
             if column.is_number:
-                assert not isinstance(value, Payload)  # it is of another kind
+                assert not isinstance(value, Payload)
                 self._numbers[column.name].append(value)
                 continue
-            assert not isinstance(value, int | float)  # it is of another kind
+            assert not isinstance(value, int | float)
             own, value = self._payloads[column.name], value or _NOTHING
             own.offset.append(offsets[column.name])
             own.length.append(len(value.data))
@@ -93,7 +102,7 @@ class Growing:
                 own.intervals.append(intervals)
 
     def packed(self) -> bytes:
-        """Return the archive."""
+        """Return the index as the bytes of a NumPy archive."""
         arrays: dict[str, Array] = {"name": np.frombuffer(_APART.join(self._names).encode(*_CODE), np.uint8)}
         for column in self._columns:
             if column.is_number:
@@ -105,7 +114,7 @@ class Growing:
         return file.getvalue()
 
     def _values(self, column: Column) -> dict[str, Array]:
-        """Return the numbers of a column, and where there is none, if that is so for a sample."""
+        """Return the arrays of a column of numbers: the values, and flags of missing values if there are any."""
         values = self._numbers[column.name]
         kind, gap = (np.int64, 0) if column.kind == "int" else (np.float64, np.nan)
         missing = np.array([value is None for value in values], np.bool_)
@@ -130,7 +139,7 @@ def _arrays(own: _Payloads) -> dict[str, Array]:
 
 
 def _picture(value: Payload) -> tuple[str, JpegFrame[int], NDArray[np.int32]]:
-    """Return the mode and the size of an image, of a JPEG also what cuts it into parts; empty and 0 if not known."""
+    """Return the mode, the frame and the intervals of an image; empty and 0 if unknown or not a JPEG."""
     try:
         mode, width, height = image_header(value.data)
     except NotAnImage:
@@ -148,37 +157,37 @@ def _picture(value: Payload) -> tuple[str, JpegFrame[int], NDArray[np.int32]]:
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """An index that was read."""
+    """The index of a shard, as arrays in memory."""
 
     shard: str
     arrays: Mapping[str, Array]
 
     def column(self, name: str, key: str) -> Array | None:
-        """Return one array of a column; None where it is not there."""
+        """Return an array of a column, or None if the index does not have it."""
         return self.arrays.get(f"{name}.{key}")
 
     @cached_property
     def names(self) -> list[str]:
-        """What samples are called."""
+        """The names of the samples."""
         return self.arrays["name"].tobytes().decode(*_CODE).split(_APART)
 
 
 def has_gaps(index: ShardIndex, column: Column) -> bool:
-    """Say whether samples of a shard have no value in a column."""
+    """Return whether any sample of a shard has no value in a column."""
     if column.is_number:
         return index.column(column.name, "missing") is not None
     return bool((index.arrays[f"{column.name}.suffix"] == b"").any())
 
 
 def read_index(shard: str, packed: bytes) -> ShardIndex:
-    """Read an index.
+    """Return an index from the bytes of its archive.
 
     Args:
-        shard: What it is of, for messages.
-        packed: The archive.
+        shard: The name of the shard, for messages.
+        packed: The bytes of the archive.
 
     Raises:
-        DamagedData: It is none.
+        DamagedData: The archive is damaged.
     """
     try:
         with np.load(io.BytesIO(packed), allow_pickle=False) as archive:

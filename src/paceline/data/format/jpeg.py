@@ -1,10 +1,10 @@
-"""Restart markers of a JPEG, by which it is cut into parts, so that only the blocks that a crop needs are decoded.
+"""Restart markers of a JPEG, which allow a crop to decode only the blocks that it needs.
 
-A restart marker (ITU-T T.81, B.1.1.3 and F.1.1.5.2) ends an interval of blocks whose coding depends on nothing before
-it. With some intervals, all of one length, to each row of blocks, any rectangle of intervals is a picture: the same
-header with another size, their bytes in order, their markers numbered anew, an end. Nothing is decoded and coded again,
-and every pixel is the one of the whole picture, as long as colour is not smoothed over the borders of blocks ("fancy"
-upsampling looks one pixel beyond).
+A restart marker (ITU-T T.81, B.1.1.3 and F.1.1.5.2) ends an interval of blocks whose coding does not depend on earlier
+blocks. If each row of blocks has whole intervals of equal length, any rectangle of intervals is a valid image: the same
+header with another size, the bytes of the intervals in order with renumbered markers, and an end marker. Nothing is
+recoded, and every pixel equals that of the whole image, unless chroma is smoothed over the borders of blocks ("fancy"
+upsampling uses one more pixel).
 """
 
 from __future__ import annotations
@@ -23,49 +23,49 @@ _SOF_SEQUENTIAL, _SOF_PROGRESSIVE, _SOF_OTHERS = {0xC0, 0xC1}, {0xC2}, set(range
 _DRI, _SOS = 0xDD, 0xDA
 _ALONE = {0x01, *range(0xD0, 0xD9)}  # markers without a length
 _FIRST_RESTART = 0xD0
-RESTARTS = bytes(range(_FIRST_RESTART, _FIRST_RESTART + 8))  # second bytes of markers, in turn
-_WANTED, _MOST = 3, 8  # units to an interval
+RESTARTS = bytes(range(_FIRST_RESTART, _FIRST_RESTART + 8))  # the second bytes of restart markers, in order
+_WANTED, _MOST = 3, 8  # units of an interval: preferred and most
 _BLOCK = 8  # lines of pixels in a block of coefficients
 
 
 class NotAJpeg(ValueError):
-    """Bytes that are no JPEG, or one that ends before its picture begins."""
+    """The bytes are no JPEG, or end before the image data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """What stands before the picture."""
+    """The header of a JPEG, before the image data."""
 
     width: int  # pixels
     height: int
     components: int
     progressive: bool
-    unit_width: int  # pixels of the blocks that are coded together
+    unit_width: int  # pixels of a unit (MCU): the blocks that are coded together
     unit_height: int
-    interval: int  # such units between two restart markers; 0: there are none
-    height_at: int  # where the height stands, in bytes
-    body_at: int  # where the picture begins
-    scans: int  # 1 where all components are in the first scan
+    interval: int  # units between two restart markers; 0 without markers
+    height_at: int  # the byte offset of the height
+    body_at: int  # the byte offset of the image data
+    scans: int  # 1 if the first scan has all components
 
     @property
     def units_wide(self) -> int:
-        """Units of a row."""
+        """The number of units in a row."""
         return -(-self.width // self.unit_width)
 
     @property
     def units_high(self) -> int:
-        """Rows of units."""
+        """The number of rows of units."""
         return -(-self.height // self.unit_height)
 
     @property
     def is_cut(self) -> bool:
-        """Whether each row of units is made of whole intervals."""
+        """Whether parts can be cut out: each row of units has whole intervals, in one baseline scan."""
         whole = self.interval > 0 and self.units_wide % self.interval == 0
         return whole and not self.progressive and self.scans == 1 and self.height > 0
 
     @property
     def frame(self) -> JpegFrame[int]:
-        """What has to be known to cut it."""
+        """The values that are needed to cut parts out of the image."""
         return JpegFrame(
             self.width, self.height, self.unit_width * self.interval, self.unit_height, self.height_at, self.body_at
         )
@@ -75,21 +75,21 @@ T = TypeVar("T")
 
 
 class JpegFrame(NamedTuple, Generic[T]):
-    """What has to be known of a picture to cut a part out of it, or of many: numbers, or arrays of them; pixels."""
+    """Values to cut parts out of one image (integers) or of many (arrays); sizes are in pixels."""
 
     width: T
     height: T
     interval_width: T
     interval_height: T
-    height_at: T  # where the height stands, in bytes; the width follows
-    body_at: T  # where the picture begins
+    height_at: T  # the byte offset of the height; the width follows
+    body_at: T  # the byte offset of the image data
 
 
 def header_of(data: bytes | memoryview) -> Header:
-    """Read what stands before the picture.
+    """Read the header of a JPEG.
 
     Raises:
-        NotAJpeg: It is none, of a kind that no common decoder reads, or cut off.
+        NotAJpeg: The bytes are no JPEG, are truncated, or use a coding that no common decoder reads.
     """
     if bytes(data[:2]) != _START:
         raise NotAJpeg("it does not begin with a JPEG marker")
@@ -110,7 +110,7 @@ def header_of(data: bytes | memoryview) -> Header:
     kind, frame_at, (height, width, samplings) = frame
     across, down = max(h for h, _ in samplings), max(v for _, v in samplings)
     if len(samplings) == 1:
-        across = down = 1  # blocks of one component come one by one
+        across = down = 1  # blocks of a single component are coded one by one
     return Header(
         width=width,
         height=height,
@@ -126,15 +126,15 @@ def header_of(data: bytes | memoryview) -> Header:
 
 
 def best_interval(header: Header) -> int:
-    """Return the units that an interval should have: so that rows are made of whole ones, and a crop decodes little."""
+    """Return the best number of units of an interval: it divides a row, and is close to 3 to keep crops cheap."""
     divisors = [units for units in range(1, _MOST + 1) if header.units_wide % units == 0]
     return min(divisors, key=lambda units: abs(log(units / _WANTED)))
 
 
 def intervals_of(data: bytes, header: Header) -> Offsets | None:
-    """Return where each interval begins, and where the last one ends; None where rows are not made of intervals.
+    """Return the byte offset of each interval and the end of the last, or None if parts cannot be cut out.
 
-    What belongs to an interval ends with its marker, of the last one with the mark of the picture's end.
+    An interval includes its restart marker; the last one includes the end marker of the image.
     """
     if not header.is_cut:
         return None
@@ -151,7 +151,7 @@ def intervals_of(data: bytes, header: Header) -> Offsets | None:
 
 
 def _segment(data: bytes | memoryview, at: int) -> tuple[int, int, int]:
-    """Return the marker at some place, and where what belongs to it begins and ends."""
+    """Return the marker at a byte offset, and the start and end of its segment."""
     try:
         while data[at] == 0xFF and data[at + 1] == 0xFF:
             at += 1  # fill bytes
@@ -169,7 +169,7 @@ def _segment(data: bytes | memoryview, at: int) -> tuple[int, int, int]:
 
 
 def _frame(data: bytes | memoryview, begin: int, end: int) -> tuple[int, int, list[tuple[int, int]]]:
-    """Return height, width and how finely each component is sampled."""
+    """Return the height, the width and the sampling factors (horizontal, vertical) of each component."""
     try:
         _, height, width, count = struct.unpack_from(">BHHB", data, begin)
         samplings = [(data[begin + 7 + 3 * i] >> 4, data[begin + 7 + 3 * i] & 15) for i in range(count)]

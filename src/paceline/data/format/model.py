@@ -1,4 +1,4 @@
-"""The model of a data set of shards: a folder of tars, an index beside each, and one file that describes them."""
+"""The data classes of a sharded dataset: a folder of tars, an index for each, and one file that describes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 SCHEMA = "paceline.data/1"
 CONTENTS_FILE = "dataset.json"
 BLOCKS_FILE = "blocks.npy"
-KEY = "__key__"  # of what samples are called, as in WebDataset; it is in the index of every shard
+KEY = "__key__"  # the column of sample names, as in WebDataset; from the index of each shard
 
 ColumnKind = Literal["image", "bytes", "text", "json", "array", "int", "float"]
 NUMBERS: frozenset[ColumnKind] = frozenset({"int", "float"})  # kinds whose values are in the index
@@ -17,29 +17,29 @@ NUMBERS: frozenset[ColumnKind] = frozenset({"int", "float"})  # kinds whose valu
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One of the things that a sample is made of."""
+    """A column of a dataset: each sample has a value in it."""
 
     name: str
     kind: ColumnKind
-    optional: bool = False  # whether some samples have none
-    mode: str = ""  # of images: what all of them are decoded to, as PIL names it; "each": each has its own
+    optional: bool = False  # whether some samples have no value
+    mode: str = ""  # of images: the PIL mode that all are decoded to; "each": the image's own
 
     @property
     def is_number(self) -> bool:
-        """Whether the index holds its values."""
+        """Whether the column has numbers, whose values are in the index."""
         return self.kind in NUMBERS
 
 
 @dataclass(frozen=True, kw_only=True)
 class Payload:
-    """Bytes of a sample, as they stand in a shard."""
+    """The bytes of a value, as they are stored in a shard."""
 
     data: bytes
-    suffix: str  # of a file with such bytes: "jpg"
+    suffix: str  # of a file with these bytes, such as "jpg"
 
 
-Value = Payload | int | float | None  # None: the sample has none
-Sample = Mapping[str, Value]  # by column
+Value = Payload | int | float | None  # None: the sample has no value
+Sample = Mapping[str, Value]  # values by column name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,32 +55,32 @@ class Shard:
 
     @property
     def index(self) -> str:
-        """The name of the file beside it."""
+        """The file name of the index."""
         return index_name(self.file)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """What `dataset.json` says."""
+    """The content of `dataset.json`."""
 
     samples: int
     columns: Sequence[Column]
     shards: Sequence[Shard]
-    classes: Sequence[str] = ()  # names of the numbers in the column "label", where they have names
-    made: Mapping[str, str | int | bool] = field(default_factory=dict)  # of what, by what, and how
-    checksum: int = 0  # of all the rest; 0: not known
+    classes: Sequence[str] = ()  # names of the numbers in the column "label", if known
+    made: Mapping[str, str | int | bool] = field(default_factory=dict)  # source, version and options
+    checksum: int = 0  # of the other fields; 0: unknown
     schema: str = SCHEMA
 
     def column(self, name: str) -> Column | None:
-        """Return a column by its name; None where there is none."""
+        """Return a column by its name, or None if there is none."""
         return next((column for column in self.columns if column.name == name), None)
 
 
 def index_name(shard_file: str) -> str:
-    """Return the name of the index beside a shard."""
+    """Return the file name of a shard's index."""
     return shard_file.removesuffix(".tar") + ".npz"
 
 
 def shown(name: str) -> str:
-    """Return a name of a file as it can be printed: what is not text in it, or breaks lines, as its code."""
+    """Return a file name for printing: characters that cannot be printed, and line breaks, are escaped."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in name)

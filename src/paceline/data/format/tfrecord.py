@@ -1,10 +1,10 @@
-"""TFRecord files: records in a frame with checksums, and in each an `Example` of named lists, as protocol buffers.
+"""TFRecord files: framed records with checksums, each of which is an `Example` protocol buffer of named lists.
 
     frame    length (8 bytes), masked CRC-32C of these, data, masked CRC-32C of the data; little-endian
     Example  1: Features {1: map of name (1) to Feature (2)}
     Feature  1: BytesList {1: bytes}, 2: FloatList {1: float, packed}, 3: Int64List {1: varint, packed}
 
-After TensorFlow's documentation of the format and ``example.proto``, ``feature.proto``.
+Source: TensorFlow's documentation of the format, ``example.proto`` and ``feature.proto``.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import BinaryIO
 Feature = Sequence[bytes] | Sequence[float] | Sequence[int]
 _POLYNOMIAL = 0x82F63B78  # of CRC-32C (Castagnoli), reversed
 _MASK_DELTA = 0xA282EAD8
-_SHORT = 64  # bytes
+_SHORT = 64  # bytes up to which `crc32c` is fast enough
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
 _VARINT, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
 
 
 class NotATFRecord(ValueError):
-    """Bytes that are no record, or a damaged one."""
+    """The bytes are no record, or a damaged record."""
 
 
 def _table() -> tuple[int, ...]:
@@ -39,7 +39,7 @@ _TABLE = _table()
 
 
 def crc32c(data: bytes) -> int:
-    """Return the CRC-32C of some bytes, one by one: for heads, and where google-crc32c is not installed."""
+    """Return the CRC-32C of data, in pure Python: for short data, and if google-crc32c is not installed."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
@@ -47,14 +47,14 @@ def crc32c(data: bytes) -> int:
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Return the checksum that frames have."""
+    """Return the masked CRC-32C, as TFRecord frames store it."""
     crc = crc32c(data) if len(data) <= _SHORT else _fast()(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 @cache
 def _fast() -> Callable[[bytes], int]:
-    """Return a quick CRC-32C, if there is one."""
+    """Return the CRC-32C function of google-crc32c, or `crc32c` if it is not installed."""
     try:
         from google_crc32c import value
     except ImportError:
@@ -64,10 +64,10 @@ def _fast() -> Callable[[bytes], int]:
 
 
 def places(file: BinaryIO) -> Iterator[tuple[int, int]]:
-    """Yield where the data of each record lies, and how long it is; only heads are read.
+    """Yield the offset and length in bytes of each record's data; only the headers are read.
 
     Raises:
-        NotATFRecord: A head is damaged, or the file ends within a record.
+        NotATFRecord: A header is damaged, or the file ends within a record.
     """
     size = file.seek(0, 2)
     at = 0
@@ -86,16 +86,16 @@ def places(file: BinaryIO) -> Iterator[tuple[int, int]]:
 
 
 def framed(data: bytes) -> bytes:
-    """Return a record in its frame."""
+    """Return data as a framed record."""
     head = struct.pack("<Q", len(data))
     return head + struct.pack("<I", masked_crc32c(head)) + data + struct.pack("<I", masked_crc32c(data))
 
 
 def decoded(data: bytes) -> dict[str, Feature]:
-    """Return the features of an `Example`.
+    """Return the features of an `Example` by name.
 
     Raises:
-        NotATFRecord: It is none.
+        NotATFRecord: The bytes are no `Example`.
     """
     try:
         found = {}
@@ -111,7 +111,7 @@ def decoded(data: bytes) -> dict[str, Feature]:
 
 
 def encoded(features: Mapping[str, Feature]) -> bytes:
-    """Return an `Example` of some features."""
+    """Return the bytes of an `Example` with the given features."""
     entries = b"".join(
         _field(1, _field(1, name.encode()) + _field(2, _list(values))) for name, values in features.items()
     )
@@ -144,7 +144,7 @@ def _list(values: Feature) -> bytes:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
-    """Yield the numbered fields of a message."""
+    """Yield the number and value of each field of a protocol buffer message."""
     at = 0
     while at < len(data):
         tag, at = _read_varint(data, at)

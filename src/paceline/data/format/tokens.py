@@ -1,6 +1,6 @@
 """Files of token ids: one-dimensional NumPy arrays, and a `tokens.json` that describes them.
 
-Documents follow each other, each with an end token behind it.
+Documents follow each other, and each ends with an end token.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CONTENTS_FILE = "tokens.json"
 
 @dataclass(frozen=True, kw_only=True)
 class TokenShard:
-    """One file of tokens."""
+    """One file of token ids."""
 
     file: str
     tokens: int
@@ -31,12 +31,12 @@ class TokenShard:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenContents:
-    """What `tokens.json` says."""
+    """The content of `tokens.json`."""
 
     tokens: int
     documents: int
-    vocabulary: int  # ids are below
-    end: int  # the id behind each document
+    vocabulary: int  # the number of ids; all ids are smaller
+    end: int  # the id that ends each document
     dtype: str  # of the files
     tokenizer: str
     shards: Sequence[TokenShard]
@@ -44,19 +44,19 @@ class TokenContents:
 
 
 class Text(NamedTuple):
-    """A document, or a piece of one."""
+    """The text of a document, or a part of it."""
 
     text: str
-    ends: bool = True  # whether the document ends with it
+    ends: bool = True  # whether this is the last part of the document
 
 
 class Tokenizer(Protocol):
-    """Makes ids of text."""
+    """Converts text to token ids."""
 
     name: str
     vocabulary: int
     end: int
-    cuts: bool  # whether lines have the same ids by themselves as in their document
+    cuts: bool  # whether single lines get the same ids as in their document
 
     def ids(self, texts: Sequence[str]) -> Iterable[Sequence[int]]:
         """Return the ids of each text."""
@@ -73,11 +73,11 @@ class ByteTokenizer:
 
 
 def read_tokens(folder: Path) -> TokenContents:
-    """Read what a folder of tokens says of itself.
+    """Read the description of a folder of tokens.
 
     Raises:
-        UsageError: There are none.
-        DamagedData: It cannot be read.
+        UsageError: The folder has no tokens.
+        DamagedData: The description cannot be read, or has another schema.
     """
     path = folder / CONTENTS_FILE
     try:

@@ -1,4 +1,4 @@
-"""The iterator of a loader: the batches of one epoch, which end with the loop, however that ends."""
+"""The iterator of a loader over the batches of one epoch; threads and files are released when the loop ends."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.core.forks import keep_in_children
 
-_HANDED = 8  # one batch in so many whose handing over is timed
+_HANDED = 8  # one batch in eight is timed
 
 
 class LoaderIterator:
-    """An epoch in the middle of a loop. What ends the loop, or lets go of this, lets go of threads and files."""
+    """A loop over an epoch. The end of the loop, or the deletion of this object, releases threads and files."""
 
     def __init__(self, made: Generator[Any], handed: Callable[[float, Any], None]) -> None:
-        """Begin an epoch.
+        """Create a loop over the batches of one epoch.
 
         Args:
-            made: Its batches.
-            handed: Is told what the training's own thread spent in taking one, in CPU seconds; of some batches.
+            made: Yields the batches of the epoch.
+            handed: Is called for some batches, with the CPU seconds that the training's thread spent on taking the
+                batch, and with the batch.
         """
         self._made = made
         self._handed = handed
@@ -38,7 +39,7 @@ class LoaderIterator:
         return self._next_data()
 
     def _next_data(self) -> Any:
-        """Wait for the next batch; named as in torch's own iterators, by which `paceline run` knows them."""
+        """Wait for the next batch. `paceline run` finds this method by its name, which torch's iterators also use."""
         self._taken += 1
         begun = 0.0 if self._taken % _HANDED else time.thread_time()
         try:
@@ -57,19 +58,19 @@ class LoaderIterator:
 
     @property
     def is_begun(self) -> bool:
-        """Whether a batch was taken, and the loop has not ended."""
+        """Whether a batch was taken and the loop has not ended."""
         return getgeneratorstate(self._made) == GEN_SUSPENDED
 
     def replace(self, by: str) -> None:
-        """End the epoch here. A later call of `next` raises an error.
+        """End the loop. A later call of `next` raises an error.
 
         Args:
-            by: What ends it, for the error.
+            by: The cause, for the error.
         """
         self._replaced_by = by
         self.close()
 
     def close(self) -> None:
-        """End the epoch here. Does nothing in a forked child: the threads and files are its parent's."""
+        """End the loop. This does nothing in a forked child, as the threads and files belong to the parent."""
         if os.getpid() == self._pid:
             self._made.close()

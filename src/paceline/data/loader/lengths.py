@@ -1,4 +1,4 @@
-"""The lengths of samples, by which a loader with `max_tokens=` makes batches."""
+"""The lengths of samples for loaders with `max_tokens=`."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ Numbers = NDArray[np.int64]
 
 
 class TokenBudget:
-    """The lengths of all samples, and how many tokens a batch may have."""
+    """The lengths of all samples and the limit of tokens in a batch."""
 
     def __init__(self, spec: LoaderSpec, lengths: Numbers, max_tokens: int) -> None:
-        """Prepare the plans of epochs.
+        """Create a budget.
 
         Args:
-            spec: What the loader makes.
-            lengths: By the number of the sample, in tokens; 0 of samples that are not read.
-            max_tokens: Of a batch, padding included.
+            spec: The specification of the loader.
+            lengths: The length of each sample in tokens, by number; 0 for samples that are not read.
+            max_tokens: The limit of a batch, with padding.
         """
         self._spec, self._lengths, self.max_tokens = spec, lengths, max_tokens
         self._planned = lru_cache(2)(self._made)
 
     @property
     def digest(self) -> str:
-        """A digest of the data set, the lengths and the budget, by which a state knows them."""
+        """A digest that identifies the dataset, the lengths and the limit in a state."""
         made = hashlib.sha256(f"{self._spec.digest} {self.max_tokens} ".encode())
         made.update(self._lengths.tobytes())
         return made.hexdigest()[:16]
 
     def plan(self, at: Position) -> BudgetPlan:
-        """Return the batches of an epoch; what of it is consumed makes no difference."""
+        """Return the batches of the whole epoch of a position."""
         return self._planned(replace(at, consumed=0))
 
     def _made(self, at: Position) -> BudgetPlan:
@@ -54,10 +54,10 @@ class TokenBudget:
 
 
 def token_budget(spec: LoaderSpec, own: Settings, batch_size: int) -> TokenBudget | None:
-    """Return what batches are cut by; None where they have `batch_size` samples.
+    """Return the token budget of a loader, or None if its batches have `batch_size` samples.
 
     Raises:
-        UsageError: The settings do not fit together, or a sample has no length, or is longer than the budget.
+        UsageError: The settings cannot be combined, a sample has no length, or a sample is longer than the budget.
     """
     if own.max_tokens is None and own.length is None:
         return None
@@ -82,12 +82,12 @@ def epoch_steps_left(budget: TokenBudget | None, at: Position, share: Slice) -> 
     """Return how many steps are left of an epoch, the same for all ranks.
 
     Args:
-        budget: By which batches are cut; None: each has as many samples as the share says.
-        at: Where the epoch goes on.
+        budget: The token budget; None for batches of a fixed number of samples.
+        at: The position in the epoch.
         share: The rank.
 
     Raises:
-        UsageError: That is not the end of a batch.
+        UsageError: The position is not the end of a batch.
     """
     if budget is None:
         return steps_left(at.samples, at.consumed, share)
@@ -95,7 +95,7 @@ def epoch_steps_left(budget: TokenBudget | None, at: Position, share: Slice) -> 
 
 
 def check_epoch(budget: TokenBudget | None, at: Position, share: Slice) -> None:
-    """Check that an epoch has a step.
+    """Check that an epoch has at least one step.
 
     Raises:
         UsageError: No rank would get a batch.
@@ -132,7 +132,7 @@ def _of_column(data: Any, name: str, numbers: Numbers) -> Numbers:
     """Return the values of a column of whole numbers.
 
     Raises:
-        UsageError: There is none, or a sample has no value.
+        UsageError: The column does not exist, or a sample has no value.
     """
     shards, files = isinstance(data, ShardedDataset), isinstance(data, FileDataset)
     columns = data.contents.columns if shards else data.columns if files else []

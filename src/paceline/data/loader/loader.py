@@ -1,9 +1,9 @@
-"""The loader, in place of torch's `DataLoader`: batches in the order of the epoch, made by threads, resumed anywhere.
+"""The loader, a replacement of torch's `DataLoader`: batches in a reproducible order, made by threads, resumable.
 
     loader = Loader("photos/", batch_size=64, shuffle=True, transform=RandomResizedCrop(224), seed=1)
     for images, labels in loader: ...
 
-State is the seed, the epoch, and how many samples all ranks together have consumed: about a hundred bytes that say all.
+The state is the seed, the epoch, and the number of samples that all ranks together have consumed.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.reading.stages import Lap, Spent, StageClock
 
 Numbers = NDArray[np.int64]
-_TRAINED = 3  # batches that the training may hold at a time, whose memory is used again
+_TRAINED = 3  # batches that the training may hold at a time
 
 
 class Loader:
-    """Batches of a sharded data set, or of any map-style `Dataset`."""
+    """Loads batches of a sharded dataset, or of any map-style `Dataset`."""
 
     def __init__(
         self,
@@ -69,35 +69,35 @@ class Loader:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         **settings: Any,
     ) -> None:
-        """Prepare a loader; nothing is read yet.
+        """Create a loader; no sample is read yet.
 
         Args:
-            data: A folder that `paceline data convert` wrote, or its URL in a store, a `TokenDataset` of one, a
+            data: A folder that `paceline data convert` wrote or its URL in a store, a `TokenDataset`, a
                 `FileDataset`, a `torch.utils.data.Subset` of these, a `Mix`, or any `Dataset` with `__len__` and
                 `__getitem__`.
-            batch_size: Samples of a batch, of one rank.
-            shuffle: Whether samples are mixed, anew in each epoch.
-            transform: Of shards: what to take of each picture (`RandomResizedCrop`, `CenterCrop`), which makes batches
-                of bytes, [samples, 3, size, size]; or what makes a sample of a dict of columns. A Dataset has its own.
-            collate_fn: Makes a batch of a list of samples; None: as `DataLoader` does. Not with a crop.
-            settings: Those of `Settings`.
+            batch_size: The samples of a batch on one rank.
+            shuffle: Whether samples are shuffled, differently in each epoch.
+            transform: For shards and files: a crop of images (`RandomResizedCrop`, `CenterCrop`), which gives uint8
+                batches of shape [samples, 3, size, size], or a function of a sample, which is a dict by column.
+            collate_fn: Makes a batch from a list of samples; None for torch's `default_collate`. Not with a crop.
+            settings: Fields of `Settings`.
 
         Raises:
-            UsageError: There is no data set, it cannot be used in this way, or an epoch would have no batch.
-            EnvironmentFault: A package that decodes is not there.
+            UsageError: The dataset or an argument cannot be used, or an epoch would have no batch.
+            EnvironmentFault: A package for decoding images is not installed.
         """
         self._own = own = chosen(settings)
         self._data = ShardedDataset(data) if isinstance(data, str | os.PathLike) else data
         self.batch_size = batch_size
         self._spec = spec_of(self._data, transform, collate_fn, own)
         self._budget = token_budget(self._spec, own, batch_size)
-        self._consumed = 0  # now; beside a position, for that is made anew only where somebody asks
+        self._consumed = 0  # kept apart from `_at`, so that no position is created for each batch
         digest = self._spec.digest if self._budget is None else self._budget.digest
         self._at = first_position(own, len(self._data), digest, shuffle=shuffle, window=blocks_mixed(self._spec.data))
-        # The engine gives a part of these batches to each rank, so the number of ranks counts only where it is given.
+        # The engine may split these batches over ranks later, so only an explicit number of ranks counts here.
         check_epoch(self._budget, self._at, replace(self._slice, rank=0, world=own.world or 1))
         self._resumed, self._yielded = False, 0
-        self._set: int | None = None  # epoch of the next loop, set within a loop
+        self._set: int | None = None  # the epoch of the next loop, from `set_epoch` within a loop
         self._shared_by(share_of_host())
         self._pacer = AutoPacer(self._bounds, first_pace(self._bounds), self._share.spare_cores, self._paced)
         self._clock = StageClock()
@@ -116,56 +116,53 @@ class Loader:
 
     @property
     def dataset(self) -> Any:
-        """The data set, as `DataLoader` names it."""
+        """The dataset, by the name that `DataLoader` uses."""
         return self._data
 
     @property
     def sampler(self) -> Loader:
-        """The loader itself: frameworks set the epoch of a loader's sampler."""
+        """The loader itself, because frameworks call `set_epoch` of a loader's sampler."""
         return self
 
     @property
     def batch_sampler(self) -> None:
-        """None, as of a `DataLoader` without one: frameworks that see a sampler ask for it."""
+        """None, as in a `DataLoader` without a batch sampler; frameworks read this attribute."""
 
     @property
     def threads(self) -> int:
-        """Threads that make batches now; 0: processes do, or the training itself."""
+        """The number of threads that make batches; 0 if processes or the training itself make them."""
         return 0 if self._processes else self._pacer.pace.threads
 
     @property
     def num_workers(self) -> int:
-        """Processes that make batches, as `DataLoader` names them."""
+        """The number of worker processes, by the name that `DataLoader` uses."""
         return self._processes
 
     def __len__(self) -> int:
-        """Return the steps of a whole epoch, also where a state was loaded and fewer are left.
-
-        With `max_tokens=` and `shuffle=True`, epochs have about as many steps, but not the same number.
-        """
+        """Return the number of steps in the whole current epoch, even if fewer are left after a state was loaded."""
         return epoch_steps_left(self._budget, replace(self._at, consumed=0), self._slice)
 
     def __iter__(self) -> LoaderIterator:
-        """Give the batches of an epoch: of the one that a state was loaded of what is left, else of the next one.
+        """Return an iterator over the batches of the next epoch, or of the rest of the epoch of a loaded state.
 
-        A loop that is in the middle ends here: there is one at a time. If an epoch has no batch, the first `next`
-        raises a `UsageError` on all ranks.
+        A running loop over the same loader ends. If an epoch has no batch, the first `next` raises a `UsageError` on
+        all ranks.
         """
         if (before := self._open_loop()) is not None:
             before.replace("a second loop over the same Loader")
         loop = LoaderIterator(self._epoch_of_batches(), self._handed)
-        self._loop = ref(loop)  # who breaks out of the loop lets go of it, and with that it ends
+        self._loop = ref(loop)  # a weak reference: leaving the loop deletes and so ends it
         return loop
 
     def close_loop(self) -> None:
-        """End the loop that is in the middle, if there is one."""
+        """End the running loop, if there is one."""
         if (loop := self._open_loop()) is not None:
             loop.close()
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the beginning of an epoch; what is left of it stays so, if its state was just loaded.
+        """Go to the start of an epoch, or keep the position of a state of the same epoch that was just loaded.
 
-        Within a loop the epoch is that of the next loop, as with torch's `DistributedSampler`.
+        Within a loop, the epoch is that of the next loop, as with torch's `DistributedSampler`.
         """
         loop, left = self._open_loop(), epoch_steps_left(self._budget, self._now, self._slice)
         if loop is not None and loop.is_begun and left:
@@ -175,17 +172,20 @@ class Loader:
             self._resumed = False
 
     def state_dict(self) -> dict[str, int | bool | str]:
-        """Return where it is: what has been yielded is consumed."""
+        """Return the state: all batches that were yielded count as consumed."""
         return self._now.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where a loader was, of whatever number of ranks and threads.
+        """Continue from a state, which may come from another number of ranks or threads.
 
-        Seed, shuffle, window and lanes are those of the state. Of an epoch whose last batch was taken nothing is left:
-        its loop is empty, and the next loop is the next epoch. A loop that is in the middle ends.
+        Seed, shuffle, window and lanes are taken from the state. If the state is from after the last batch of an epoch,
+        the next loop is empty, and the loop after that runs over the next epoch. A running loop ends.
+
+        Args:
+            state: A dict from `state_dict`.
 
         Raises:
-            UsageError: It is no state, it is damaged, or that of another data set.
+            UsageError: The dict is no state, is damaged, or belongs to another dataset.
         """
         at = position_of(state, self._at.samples, self._at.dataset)
         epoch_steps_left(self._budget, at, self._slice)  # refuses what is not the end of a batch
@@ -195,33 +195,33 @@ class Loader:
         self._resumed, self._set = True, None
 
     def report(self) -> LoaderReport:
-        """Say what batches cost so far, stage by stage, which stage is slowest, and what was tuned."""
+        """Return the measurements so far: the time of each stage, bad samples, waits, and the tuning."""
         cache = self._cache or self._spec.offer(self._clock.spent())
         return report_of(self._clock, self._faults, self._pacer, self._processes, cache)
 
     def figures(self) -> dict[str, Any]:
-        """Return what `paceline run` writes into its record: threads, and what stages take of a sample."""
+        """Return the values for the record of `paceline run`: the number of threads, and the time of each stage."""
         stages = {name: vars(spent) for name, spent in self._clock.spent().items()}
         return {"threads": self.threads, "stages": stages} if self.threads else {"stages": stages}
 
     def forget_report(self) -> None:
-        """Begin to count anew what stages take."""
+        """Discard the times of stages measured so far."""
         self._clock.forget()
 
     def close(self) -> None:
-        """End a loop that is in the middle, and let go of all memory. Another loop begins anew."""
+        """End a running loop, and release all memory. The loader can still be used."""
         self.close_loop()
         self._forget()
         if self._cache is not None:
             self._cache.close()
 
-    # -- inside --------------------------------------------------------------------------------------------
+    # -- private -------------------------------------------------------------------------------------------
 
     def _open_loop(self) -> LoaderIterator | None:
         return self._loop() if self._loop is not None else None
 
     def _shared_by(self, share: Share) -> None:
-        """Take what of this host is this rank's; how many ranks there are may be known only when a loop begins."""
+        """Set this rank's share of the host, which can change when a loop begins and the number of ranks is known."""
         self._share = share
         self._memory = self._own.memory_bytes or share.memory_bytes
         self._bounds = bounds_of(self._own, share, alone=self._spec.is_plain)
@@ -236,11 +236,11 @@ class Loader:
 
     @property
     def _slice(self) -> Slice:
-        """What of each step is this rank's; frameworks say which rank that is only after a loader was made."""
+        """This rank's slice of each step; read anew, as frameworks can set the rank after the loader was created."""
         return slice_of(self._own, self.batch_size)
 
     def _forget(self) -> None:
-        """Let go of memory that is used again."""
+        """Replace the buffers and arrays that are kept for reuse by empty pools."""
         make = unpinned_array if isinstance(self._delivery, HostDelivery) else pinned_array
         self._buffers, self._arrays = Buffers(), ArrayPool(self._pacer.bounds.most.ahead + _TRAINED, make)
 
@@ -261,7 +261,7 @@ class Loader:
                     self._yielded += 1
                     if not number:
                         self._weigh(batch[0])
-                    yield batch.pop()  # nothing here keeps what the training has
+                    yield batch.pop()  # keeps no reference to the batch
             self._go_to(self._at.next_epoch())
             if begun is not None:
                 tell_missing_ranks(begun(), self._slice.world)
@@ -269,10 +269,10 @@ class Loader:
             self._leave()
 
     def _begun(self) -> Position:
-        """Return where a loop begins: where a state was, else at the beginning of an epoch."""
-        at = self._now if self._resumed or not self._consumed else self._at.next_epoch()  # the loop before was left
+        """Return the position where a loop begins: the position of a loaded state, else the start of an epoch."""
+        at = self._now if self._resumed or not self._consumed else self._at.next_epoch()  # the last loop was left early
         if self._yielded == 1 and len(self) > 1 and not self._resumed and not self._at.consumed:
-            at = self._at  # next(iter(loader)) was a look at the first batch, and uses up no epoch
+            at = self._at  # next(iter(loader)) only inspected the first batch
         if self._set is not None:
             at, self._set = replace(self._at, epoch=self._set, consumed=0), None
         if not at.consumed:
@@ -301,11 +301,11 @@ class Loader:
         return not self._bounds.most.threads
 
     def _weigh(self, batch: Any) -> None:
-        """See to it that no more is made ahead than memory is for, now that it is known what a batch takes."""
+        """Limit the batches made ahead by the memory, after the first batch has shown their size."""
         self._pacer.bind(within_memory(self._bounds, bytes_of(batch), self._memory // 2, _TRAINED))
 
     def _leave(self) -> None:
-        """Let go of files, threads and batches on their way."""
+        """Release files, threads and batches that are being copied."""
         self._delivery.end()
         self._faults.tell()
         if self._store is not None:
@@ -313,12 +313,12 @@ class Loader:
         self._store = self._maker = None
 
     def _paced(self, pace: Pace) -> None:
-        """Set how many readers there are; the threads of the loop follow by themselves."""
+        """Set the number of reader threads; the loop itself sets the number of threads that make batches."""
         if self._store is not None:
             self._store.allow(pace.readers if pace.threads else 0)
 
     def _batches(self, order: EpochOrder | MixedOrder) -> Generator[tuple[int, list[Any]]]:
-        """Yield what is consumed after each step, and its batch in a list, from which the last to have it takes it."""
+        """Yield for each step the samples consumed after it, and a list out of which the caller takes the batch."""
         plan = None if self._budget is None else self._budget.plan(self._at)
         steps = steps_ahead(order, self._at, self._slice, self._store, self._cache, plan)
         if self._processes:
@@ -344,8 +344,8 @@ class Loader:
         return processes_for(self._spec, self._own, self._share.cores)
 
     def _made(self, step: tuple[int, Numbers]) -> Any:
-        """Make a batch."""
-        assert self._maker is not None  # it is open
+        """Make the batch of a step, in any thread."""
+        assert self._maker is not None
         begun = time.perf_counter()
         try:
             batch = self._maker.make(step[1], self._at.epoch)
@@ -354,7 +354,7 @@ class Loader:
             self._pacer.made(time.perf_counter() - begun)
 
     def _handed(self, cpu_s: float, batch: Any) -> None:
-        """Count what taking a batch took, where another thread or process has made it."""
+        """Count the CPU time of taking a batch that another thread or process has made."""
         if self.threads or self._processes:
             self._clock.add("hand-over", Spent(wall_s=cpu_s, cpu_s=cpu_s, samples=samples_of(batch)))
 
@@ -362,7 +362,15 @@ class Loader:
 def changed(
     batch: Any, ids: Numbers, change: Callable[[Any, Any], Any] | None, seeds: tuple[int, int], clock: StageClock
 ) -> Any:
-    """Return a batch after the user's own function of it."""
+    """Apply the user's batch transform, if there is one, and return its result.
+
+    Args:
+        batch: The batch.
+        ids: The numbers of its samples.
+        change: The transform; it gets the batch and a `torch.Generator`.
+        seeds: The seed and the epoch.
+        clock: Sums the time of the transform.
+    """
     if change is None:
         return batch
     lap = Lap()
@@ -373,22 +381,22 @@ def changed(
 
 
 def _sent(arguments: tuple[Any, ...], settings: Mapping[str, Any], state: Mapping[str, Any]) -> Loader:
-    """Return a loader that was sent to another process: it goes on where it was."""
+    """Create a loader again in another process, at the same position (for pickle)."""
     loader = Loader(*arguments, **settings)
     loader.load_state_dict(state)
     return loader
 
 
 def part_of(loader: Loader, rank: int, ranks: int) -> Loader:
-    """Return a loader of one rank's part of each batch; it goes on where the given one is.
+    """Return a loader of one rank's part of each batch, at the position of the given loader.
 
     Args:
-        loader: Its `batch_size` is that of all ranks together.
-        rank: Which part, from 0.
-        ranks: How many parts; they divide the batches.
+        loader: A loader whose `batch_size` is that of all ranks together.
+        rank: The number of the part, from 0.
+        ranks: The number of parts, which must divide the batch size.
 
     Raises:
-        UsageError: It gives a part already, or ranks would have parts of different sizes.
+        UsageError: The loader has a rank already, or parts could have different sizes.
     """
     settings = settings_of(loader)
     if settings["rank"] is not None or settings["world"] is not None:
@@ -412,6 +420,6 @@ def part_of(loader: Loader, rank: int, ranks: int) -> Loader:
 
 
 def settings_of(loader: Loader) -> dict[str, Any]:
-    """Return the settings of a loader by their names."""
+    """Return the settings of a loader as a dict by name."""
     _, (_, settings, _) = loader.__reduce__()
     return dict(settings)

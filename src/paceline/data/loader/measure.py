@@ -1,4 +1,4 @@
-"""Measures how fast a data set is read, in turns with decoding alone."""
+"""Measurement of the speed of reading a dataset, alternating with decoding alone as the limit."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from paceline.data.reading.pictures import Box, libraries, resize_into
 from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.reading.token_dataset import TokenDataset
 
-_LIMIT_PICTURES = 512  # by which the cost of decoding alone is measured
+_LIMIT_PICTURES = 512  # with which the cost of decoding alone is measured
 _POLL_S = 0.004
-_IDLE_CORES = 0.1  # below which nothing is made ahead any more
-_LONGEST_S = 5.0  # to wait for that: another thread of the program may be busy
+_IDLE_CORES = 0.1  # fewer busy cores mean that nothing is made ahead any more
+_LONGEST_S = 5.0  # the longest wait for that, as other threads may be busy
 
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """A median of rounds, with the least and the most of them."""
+    """The median, minimum and maximum of a value over several rounds."""
 
     value: float
     low: float
@@ -46,24 +46,24 @@ class Around:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What reading costs."""
+    """The measured cost of reading."""
 
-    samples: int  # of a round
+    samples: int  # in a round
     batch_size: int
     threads: int
     samples_per_s: Around
     cpu_ms_per_sample: Around  # of the whole process
-    decode_limit_cpu_ms: Around | None  # of a picture: decoding and resizing alone; None: there are no pictures
-    times_limit: Around | None  # CPU time as a multiple of that, each round with its own
+    decode_limit_cpu_ms: Around | None  # CPU time per image of decoding and resizing alone; None without images
+    times_limit: Around | None  # `cpu_ms_per_sample` / `decode_limit_cpu_ms`, per round
     stages: Sequence[StageCost]
     cache: CacheUse | None
     offer: CacheOffer | None
-    lists_because: str | None = None  # batches were lists of samples, because samples do not fit into tensors
+    lists_because: str | None = None  # why batches are lists of samples instead of tensors
 
 
 @dataclass(frozen=True, kw_only=True)
 class Round:
-    """Some batches that were made."""
+    """The number of samples, the wall time and the CPU time of one round."""
 
     samples: int
     wall_s: float
@@ -80,19 +80,19 @@ def measure(
     progress: Callable[[int, int], None] = lambda done, total: None,
     **settings: Any,
 ) -> Measured:
-    """Read a data set in several rounds, each beside a measurement of decoding alone.
+    """Read a dataset in several rounds, each followed by a measurement of decoding alone.
 
-    As in training, epoch follows epoch, and what was read ahead in one round is used in the next. A round begins and
-    ends when as much is made ahead as may be, so that what it makes is as much as it takes.
+    As in training, one epoch follows the other, and batches made ahead in one round are used in the next. A round
+    begins and ends when as many batches as allowed are made ahead, so it makes as many batches as it takes.
 
     Args:
-        dataset: What to read.
-        crop: What to take of pictures; None: samples as they are.
-        batch_size: Samples of a batch.
-        samples: Of a round, about; an epoch at most.
-        rounds: How many.
-        progress: Called with the rounds that are done, and all.
-        settings: Of the loader.
+        dataset: The dataset.
+        crop: The crop of images; None reads whole samples.
+        batch_size: The samples of a batch.
+        samples: The approximate number of samples in a round, at most an epoch.
+        rounds: The number of rounds.
+        progress: Is called with the number of finished rounds and of all rounds.
+        settings: Settings of the loader.
     """
     batch_size = min(batch_size, len(dataset))
 
@@ -116,12 +116,12 @@ def _measured(
     *,
     decoded_cache: bool,
 ) -> Measured:
-    """Read with a loader, as `measure` does."""
+    """Run the rounds of `measure` with a loader."""
     batch_size, dataset = loader.batch_size, loader.dataset
     pictures = _limit_of(dataset, crop) if isinstance(dataset, ShardedDataset) else None
     steps = max(1, min(len(loader), samples // batch_size))
     taken = endless(loader)
-    read_round(taken, batch_size, len(loader) if decoded_cache else steps)  # memory is taken, caches fill
+    read_round(taken, batch_size, len(loader) if decoded_cache else steps)  # warm-up: allocates memory and fills caches
     loader.forget_report()
     found: list[Round] = []
     limits: list[float] = []
@@ -148,13 +148,13 @@ def _measured(
 
 
 def endless(loader: Loader) -> Generator[Any]:
-    """Yield batches of epoch after epoch."""
+    """Yield the batches of one epoch after the other, without end."""
     while True:
         yield from loader
 
 
 def read_round(taken: Iterator[Any], batch_size: int, steps: int) -> Round:
-    """Take some batches and let go of them."""
+    """Take `steps` batches, and return the wall and CPU time."""
     settled()
     wall, cpu = time.perf_counter(), time.process_time()
     for _ in islice(taken, steps):
@@ -164,7 +164,7 @@ def read_round(taken: Iterator[Any], batch_size: int, steps: int) -> Round:
 
 
 def settled() -> float:
-    """Wait until no thread of this process computes, and return since when."""
+    """Wait until the threads of this process are idle; return the `perf_counter` time at which they became idle."""
     begun = since = time.perf_counter()
     spent = time.process_time()
     while since - begun < _LONGEST_S:
@@ -177,15 +177,15 @@ def settled() -> float:
 
 
 def around(values: Sequence[float]) -> Around:
-    """Return the median of rounds and how far they are apart."""
+    """Return the median, minimum and maximum of the values of the rounds."""
     return Around(value=statistics.median(values), low=min(values), high=max(values), count=len(values))
 
 
 def _limit_of(dataset: ShardedDataset, crop: Crop | None) -> Callable[[int], float] | None:
-    """Prepare what decodes pictures and nothing else; it returns milliseconds of CPU for each. None: there are none.
+    """Return a function that measures the CPU time per image, in ms, of decoding and resizing alone.
 
-    It is called with a number of threads: as many as in the loader, for cores that share a cache or their arithmetic
-    slow each other down.
+    The function gets a number of threads, the same as the loader's, because cores that share a cache or arithmetic
+    units slow each other down. Without images or a crop, None is returned.
     """
     column = picture_column(dataset)
     if column is None or crop is None:
@@ -201,7 +201,7 @@ def _limit_of(dataset: ShardedDataset, crop: Crop | None) -> Callable[[int], flo
 
 
 def _decoded(cut: Sequence[_Cut], crop: Crop) -> float:
-    """Decode pictures and resize them, and return the CPU seconds of it."""
+    """Decode and resize images, and return the CPU time in seconds."""
     jpeg, cv2 = libraries()
     slot, antialias = np.empty((crop.size, crop.size, 3), np.uint8), antialiases(crop)
     scratch = np.empty(max((one.pixels for one in cut), default=1), np.uint8)
@@ -216,17 +216,17 @@ def _decoded(cut: Sequence[_Cut], crop: Crop) -> float:
 
 @dataclass(frozen=True)
 class _Cut:
-    """A JPEG of what a crop needs, and the crop in it."""
+    """A JPEG with the part of an image that a crop needs, and the crop's box in that part."""
 
     data: bytes
     box: Box
-    pixels: int  # bytes of it, decoded
+    pixels: int  # the bytes of the decoded JPEG
 
 
 def _pictures(dataset: ShardedDataset, column: str, crop: Crop) -> list[_Cut]:
-    """Return JPEGs of known size, from all over the data set."""
+    """Return JPEGs of known size, spread over the dataset, or from its start if the dataset is in a store."""
     count = min(_LIMIT_PICTURES, len(dataset))
-    last = count if dataset.remote is not None else len(dataset)  # what lies together is fetched together
+    last = count if dataset.remote is not None else len(dataset)  # neighbouring samples are fetched together
     ids = np.linspace(0, last - 1, count).astype(np.int64)
     places = dataset.places(ids)
     told = dataset.gathered(column, JpegFrame._fields, places)

@@ -1,4 +1,4 @@
-"""Several data sets mixed by weights: `Loader(Mix(["code/", "text/"], [0.3, 0.7]), 32, shuffle=True)`."""
+"""A mixture of datasets by weights: `Loader(Mix(["code/", "text/"], [0.3, 0.7]), 32, shuffle=True)`."""
 
 from __future__ import annotations
 
@@ -21,25 +21,24 @@ from paceline.data.reading.token_dataset import TokenDataset
 
 
 class Mix:
-    """Data sets that a `Loader` mixes by weights, sample by sample.
+    """Datasets that a `Loader` mixes by weights, sample by sample.
 
-    Each data set stays in its own order: that of a loader of it alone with the same seed. Each of its samples comes
-    once in each pass over it. A data set that has ended begins its next pass, in its next order, while others still
-    go on. An epoch of the loader has as many samples as all data sets together. The next epoch goes on where the
-    passes are.
+    Each dataset keeps its own order, which is that of a loader of this dataset alone with the same seed. Each sample
+    comes once in each pass over its dataset. A dataset that is exhausted starts its next pass, in the order of the next
+    epoch. An epoch of the loader has as many samples as all datasets together; the next epoch continues the passes.
     """
 
     def __init__(self, datasets: Sequence[Any], weights: Sequence[float] | None = None) -> None:
-        """Name the data sets and their weights.
+        """Set the datasets and their weights.
 
         Args:
-            datasets: All of one kind: folders of shards on this machine or `ShardedDataset`s, with the same columns;
-                `TokenDataset`s with the same length and tokenizer; or any `Dataset`s with `__len__` and `__getitem__`.
-                Each may be a `torch.utils.data.Subset`.
-            weights: The share of samples of each, in any unit. None: by their numbers of samples.
+            datasets: Datasets of one kind: folders of shards on this machine or `ShardedDataset`s, with the same
+                columns; `TokenDataset`s with the same length and tokenizer; or any `Dataset`s with `__len__` and
+                `__getitem__`. Each may be a `torch.utils.data.Subset`.
+            weights: The share of samples of each dataset, in any unit; None weighs by their numbers of samples.
 
         Raises:
-            UsageError: The data sets do not fit together, or the weights do not fit them.
+            UsageError: A dataset is empty, or the weights are not one positive number for each dataset.
         """
         self.datasets = [ShardedDataset(one) if isinstance(one, str | os.PathLike) else one for one in datasets]
         self._selections = [selection_of(one) for one in self.datasets]
@@ -56,7 +55,7 @@ class Mix:
         self._sizes, self._given = sizes, given
 
     def __len__(self) -> int:
-        """Return the samples of an epoch: of all data sets together."""
+        """Return the number of samples in an epoch: those of all datasets together."""
         return sum(self._sizes)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -64,7 +63,11 @@ class Mix:
 
     @cached_property
     def data(self) -> Any:
-        """The data sets below subsets, one after the other, as one."""
+        """All datasets, taken out of their subsets, one after the other as one dataset.
+
+        Raises:
+            UsageError: The datasets differ in kind, columns, length or tokenizer.
+        """
         parts = [one.data for one in self._selections]
         kinds = [next((k for k in (ShardedDataset, TokenDataset) if isinstance(part, k)), None) for part in parts]
         if len(set(kinds)) > 1:
@@ -85,7 +88,7 @@ class Mix:
 
     @property
     def numbers(self) -> Numbers | None:
-        """The numbers of the samples in `data` that subsets leave; None: all."""
+        """The numbers of the samples in `data` that subsets select; None for all."""
         if all(one.numbers is None for one in self._selections):
             return None
         found = [np.arange(len(data)) if numbers is None else numbers for data, numbers in self._selections]
@@ -93,13 +96,13 @@ class Mix:
 
     @property
     def digest(self) -> str:
-        """A digest of sizes, selections and weights."""
+        """A SHA-256 of the sizes and weights of the datasets, and of the numbers of the selected samples."""
         told = repr((self._sizes, self.weights)) + "".join(digest_of(one.numbers) for one in self._selections)
         return hashlib.sha256(told.encode()).hexdigest()
 
     @property
     def _firsts(self) -> list[int]:
-        """The number in `data` of the first sample of each data set."""
+        """The number in `data` of the first sample of each dataset."""
         lengths = [len(one.data) for one in self._selections]
         return [sum(lengths[:place]) for place in range(len(lengths))]
 
@@ -107,9 +110,9 @@ class Mix:
         """Return the order of an epoch.
 
         Args:
-            shuffle: How each data set is mixed in itself; None: it comes as it lies.
-            seed: Of the mixture.
-            epoch: Of all data sets together, from 0.
+            shuffle: The shuffle within each dataset; None keeps its stored order.
+            seed: The seed of the mixture.
+            epoch: The epoch of the loader, from 0.
         """
         blocks = [block_starts(one.data) for one in self._selections]
         parts = [
@@ -121,7 +124,7 @@ class Mix:
 
 
 def _orders(blocks: Numbers, selection: Selection, samples: int, shuffle: Shuffle | None) -> Any:
-    """Return a function of an epoch: the order of a data set alone."""
+    """Return a function that returns the order of a dataset alone in a given epoch."""
 
     def order(epoch: int) -> EpochOrder:
         if selection.numbers is not None:

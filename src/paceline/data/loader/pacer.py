@@ -1,7 +1,7 @@
-"""Observes a loader at work in windows of about a second: waits, and what threads do. `tuning` decides what follows.
+"""Measurement of a loader in windows of at least half a second, and its tuning by the rules of `tuning`.
 
-A window's time is that of the waits, and as many medians of what the training took between two batches: that it saved
-or evaluated meanwhile is left out.
+The time of a window is the sum of the waits plus the number of batches times the median time of the training between
+two batches. So the time of checkpoints and evaluations is left out.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from collections.abc import Callable
 from paceline.data.loader.tuning import Bounds, Pace, Tuning, Window, slowed, tuned
 from paceline.hardware.host import host_busy_s
 
-_LEAST_S = 0.5  # of a window
-_LEAST_BATCHES = 4  # beside those that are ahead
+_LEAST_S = 0.5  # the shortest window
+_LEAST_BATCHES = 4  # the fewest of a window, in addition to the batches made ahead
 
 
 class AutoPacer:
-    """Sets the pace of a loader from what it sees of it."""
+    """Measures a loader and adjusts its threads, readers and ready batches."""
 
     def __init__(self, bounds: Bounds, begin: Pace, spare_cores: float, changed: Callable[[Pace], None]) -> None:
-        """Begin at a pace.
+        """Start to measure a loader at a first pace.
 
         Args:
-            bounds: Between what the pace may be.
-            begin: The first.
-            spare_cores: Of this host, beyond our share of it: others may be busy on them.
-            changed: Is told each new pace, in the thread that takes batches.
+            bounds: The limits of the pace.
+            begin: The first pace.
+            spare_cores: The cores of this host outside of this rank's share, which other processes may use.
+            changed: Is called with each new pace, in the thread that takes batches.
         """
         self._bounds, self._spare, self._changed = bounds, spare_cores, changed
         self._lock = threading.Lock()
         self.tuning = Tuning(pace=begin)
-        self.batches, self.waited_s, self.wall_s = 0, 0.0, 0.0  # of all windows
+        self.batches, self.waited_s, self.wall_s = 0, 0.0, 0.0  # sums over all windows
         self._made, self._making_s, self._reading_s = 0, 0.0, 0.0
         self._last: float | None = None
         self._begin()
 
     @property
     def pace(self) -> Pace:
-        """The pace now."""
+        """The current numbers of threads, readers and ready batches."""
         return self.tuning.pace
 
     @property
     def bounds(self) -> Bounds:
-        """Between what the pace may be."""
+        """The limits of the numbers of threads, readers and ready batches."""
         return self._bounds
 
     def bind(self, bounds: Bounds) -> None:
-        """Set other bounds, and slow down to them."""
+        """Set new limits, and reduce the numbers of threads, readers and ready batches to them."""
         self._bounds = bounds
         slower = slowed(self.pace, bounds.most)
         if slower != self.pace:
@@ -57,22 +57,22 @@ class AutoPacer:
             self._changed(slower)
 
     def loop(self) -> None:
-        """Hear that a loop begins: its first wait is that of a start."""
+        """Note that a loop begins; the wait for its first batch does not count."""
         self._last = None
 
     def made(self, seconds: float) -> None:
-        """Count the time of a thread that made a batch."""
+        """Add the time in which a thread made a batch."""
         with self._lock:
             self._made += 1
             self._making_s += seconds
 
     def read(self, waited_s: float) -> None:
-        """Count the time in which a thread waited for blocks."""
+        """Add the time in which a thread waited for blocks."""
         with self._lock:
             self._reading_s += waited_s
 
     def taken(self, waited_s: float) -> None:
-        """Hear that a batch was taken, and how long it was waited for."""
+        """Note that the training took a batch after a wait, and end the window of measurements if it is long enough."""
         now, last = time.perf_counter(), self._last
         self._last = now
         if last is None:
@@ -89,7 +89,7 @@ class AutoPacer:
             self._end()
 
     def _begin(self) -> None:
-        """Begin a window."""
+        """Start a window of measurements."""
         self._waits: list[float] = []
         self._own: list[float] = []  # seconds of the training between two batches
         self._lasted, self._skipped = 0.0, 0
@@ -99,7 +99,7 @@ class AutoPacer:
             self._seen_before = self._made, self._making_s, self._reading_s
 
     def _end(self) -> None:
-        """Draw a window to its end, and set the pace for the next one."""
+        """End a window of measurements, and set the pace for the next window."""
         before, seen = self.pace, self._window()
         self.batches, self.waited_s = self.batches + seen.batches, self.waited_s + seen.waited_s
         self.wall_s += seen.wall_s
@@ -107,7 +107,7 @@ class AutoPacer:
         self._begin()
         if self.pace != before:
             self._changed(self.pace)
-            self._skipped = max(before.threads, self.pace.threads)  # batches that were begun at the pace before
+            self._skipped = max(before.threads, self.pace.threads)  # batches that were started at the previous pace
 
     def _window(self) -> Window:
         elapsed = time.perf_counter() - self._begun

@@ -1,7 +1,7 @@
-"""Threads make batches ahead of the training, one batch each, and hand them over in order.
+"""Threads that make batches ahead of the training and deliver them in order.
 
-Decoding and resizing let go of the interpreter, so threads do what worker processes do, and nothing has to be handed
-over from one process to another, which costs about as much as decoding.
+Decoding and resizing release the GIL, so threads work as fast as worker processes. They also avoid the transfer of
+batches between processes, which costs about as much as decoding.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _thread_pools: WeakSet[ThreadPool[Any, Any]] = WeakSet()
 
 
 class ThreadPool(Generic[Ask, Made]):
-    """Threads that make what is asked for, in the order of the requests. Only as many work as are allowed now."""
+    """A thread pool that serves requests in order, with a number of threads that can change."""
 
     def __init__(self, make: Callable[[Ask], Made], name: str) -> None:
-        """Prepare a pool; no thread works until some are allowed.
+        """Create a pool without threads; `allow` starts them.
 
         Args:
-            make: Makes one thing; its exceptions go to who asked.
-            name: Of the threads.
+            make: Serves one request; its exceptions are set in the future of the request.
+            name: The name of the threads.
         """
         self._make = make
         self._name = name
         lock = threading.Lock()
-        self._work, self._rest = threading.Condition(lock), threading.Condition(lock)  # there is some; more may work
+        self._work, self._rest = threading.Condition(lock), threading.Condition(lock)  # work; more threads
         self._asked: deque[tuple[Ask, Future[Made]]] = deque()
         self._threads: list[threading.Thread] = []
         self._allowed = 0
@@ -46,7 +46,7 @@ class ThreadPool(Generic[Ask, Made]):
         _thread_pools.add(self)
 
     def allow(self, threads: int) -> None:
-        """Say how many may work at a time; who is at work finishes what he has begun."""
+        """Set how many threads may work at a time; running requests are finished."""
         if threads == self._allowed:
             return
         with self._work:
@@ -58,7 +58,7 @@ class ThreadPool(Generic[Ask, Made]):
             thread.start()
 
     def ask(self, one: Ask) -> Future[Made]:
-        """Ask for one thing."""
+        """Add a request, and return the future of its result."""
         future: Future[Made] = Future()
         with self._work:
             self._asked.append((one, future))
@@ -66,7 +66,7 @@ class ThreadPool(Generic[Ask, Made]):
         return future
 
     def close(self) -> None:
-        """Let nothing more begin, and wait for what has begun."""
+        """Cancel the waiting requests, wait for the running ones, and end the threads."""
         with self._work:
             self._closed = True
             while self._asked:
@@ -82,7 +82,7 @@ class ThreadPool(Generic[Ask, Made]):
     def _run(self, number: int) -> None:
         while (task := self._next(number)) is not None:
             self._fulfil(*task)
-            del task  # what was made is its taker's alone
+            del task  # keeps no reference to the result
 
     def _next(self, number: int) -> tuple[Ask, Future[Made]] | None:
         with self._work:
@@ -103,25 +103,25 @@ class ThreadPool(Generic[Ask, Made]):
 
 
 def _close_all() -> None:
-    """End all threads before the interpreter does, which would in the midst of what they do."""
+    """Close all pools at exit, because the interpreter would stop the threads in the middle of their work."""
     for pool in list(_thread_pools):
         pool.close()
 
 
 atexit.register(_close_all)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_thread_pools.clear)  # their threads are not in the child
+    os.register_at_fork(after_in_child=_thread_pools.clear)  # the child has no copies of the threads
 
 
 class Pacer(Protocol):
-    """Says how much is done at a time, and hears how it went."""
+    """Controls how many threads work and how many batches wait, and is informed of waits."""
 
     @property
     def pace(self) -> Pace:
-        """How much is to be done at a time now."""
+        """The current numbers of threads, readers and ready batches."""
 
     def taken(self, waited_s: float) -> None:
-        """Hear that a batch was taken, and how long it was waited for."""
+        """Note that a batch was taken after a wait, in seconds."""
 
 
 def made_ahead(
@@ -131,16 +131,18 @@ def made_ahead(
     delivery: Delivery,
     stop: Callable[[], None] = lambda: None,
 ) -> Generator[tuple[Ask, list[Any]]]:
-    """Yield what is made, in order, in a list of its own; whatever ends the loop ends the threads.
+    """Yield each request with a list that contains its result, in order. The end of the loop ends the threads.
 
-    Whoever takes it out of its list is the only one that has it: a generator that waits keeps what it yielded.
+    A suspended generator keeps a reference to what it has yielded. So the result is in a list, and a caller that takes
+    it out of the list has the only reference.
 
     Args:
-        asked: What is to be made.
-        make: Makes it, in a thread; its exceptions come out here, in order. With no threads who asks makes it himself.
-        pacer: Says how many threads, and how much is made or waits at a time.
-        delivery: Takes what was made to where it is needed.
-        stop: Called when the loop ends, before threads are waited for: it ends what holds them.
+        asked: The requests.
+        make: Serves a request, in a thread, or in the caller if the pace has no threads. Its exceptions are raised
+            here, in order.
+        pacer: Says how many threads work, and how many results may wait.
+        delivery: Moves results to the device.
+        stop: Is called when the loop ends, before the threads are joined, to end what they wait for.
     """
     delivery.begin()
     if pacer.pace.threads:
@@ -158,7 +160,7 @@ def _made_by_threads(
             asked_for, future = pending.popleft()
             waited_s = _awaited(future)
             made = [delivery.take(future)]
-            del future  # it holds what was made
+            del future  # it has a reference to the result
             pacer.taken(waited_s)
             delivery.soon(one for _, one in pending)
             yield asked_for, made
@@ -170,7 +172,7 @@ def _made_by_threads(
 def _asked_for(
     left: Iterator[Ask], pending: deque[tuple[Ask, Future[Made]]], pool: ThreadPool[Ask, Made], pace: Pace
 ) -> bool:
-    """Ask for as much as may be made or wait; say whether there is anything."""
+    """Add requests up to the limit `pace.ahead`, and return whether any request is pending."""
     pool.allow(pace.threads)
     while len(pending) < pace.ahead and (one := next(left, None)) is not None:
         pending.append((one, pool.ask(one)))
@@ -178,7 +180,7 @@ def _asked_for(
 
 
 def _awaited(future: Future[Made]) -> float:
-    """Wait for something to be made; return the seconds it took."""
+    """Wait for a future, and return the seconds of the wait."""
     if future.done():
         return 0.0
     begun = time.perf_counter()

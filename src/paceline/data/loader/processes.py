@@ -1,8 +1,8 @@
-"""Makes batches of a user's own data set: in threads where they suit it, else in torch's worker processes.
+"""Choice between threads and worker processes for a user's own dataset, and batches from worker processes.
 
-Threads cannot where samples hold the interpreter, or draw from the generators of the whole process, which the training
-draws from too. Both are found out by making a few samples. In a worker process each sample draws from generators that
-are seeded by seed, epoch and its number: what it draws does not depend on who makes it, or when.
+Threads are unsuitable if making samples holds the GIL, or draws from the global random generators, which the training
+uses too. Both are measured by making a few samples. In a worker process, the generators are seeded for each sample by
+seed, epoch and sample number, so the random numbers do not depend on the worker or the time.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ from paceline.data.batches.sample_seeding import at_once, batch_getter, same, se
 from paceline.data.reading.stages import Lap, Spent, StageClock
 
 Numbers = NDArray[np.int64]
-_LONG_S = 0.05  # of the samples by which it is found out
-_LIMIT_S = 30.0
-_LOOK_S, _LEAST_LOOKS = 0.15, 8  # at whether the interpreter is held
-_SLEEP_S = (0.0005, 0.0025)
-_WAITED_S = 2e-4  # longer than a timer is late
-_HELD, _FEWEST_TOLD = 0.4, 4  # of all looks
+_LONG_S = 0.05  # the time for which samples are made for the measurement
+_LIMIT_S = 30.0  # the time limit of the measurement
+_LOOK_S, _LEAST_LOOKS = 0.15, 8  # duration and fewest probes of whether the GIL is held
+_SLEEP_S = (0.0005, 0.0025)  # the range of random sleeps between probes
+_WAITED_S = 2e-4  # a longer wait is not the delay of a timer
+_HELD, _FEWEST_TOLD = 0.4, 4  # share of probes with a wait that means "held", and fewest probes
 
 
 @dataclass(frozen=True)
 class Manner:
-    """How samples behave."""
+    """Whether making samples of a dataset draws random numbers or holds the GIL, as measured."""
 
-    draws: bool  # from generators of the whole process
-    holds: bool  # the interpreter, most of the time
+    draws: bool  # whether samples draw from the global random generators
+    holds: bool  # whether making samples holds the GIL most of the time
 
     @property
     def suits_threads(self) -> bool:
-        """Whether threads can make them."""
+        """Whether threads can make the samples."""
         return not self.draws and not self.holds
 
 
 def manner_of(make: Callable[[int], Any], ids: Numbers) -> Manner:
-    """Have a process of its own make a few samples, and watch it.
+    """Make samples in a forked process, to measure whether this draws random numbers or holds the GIL.
 
-    Here nothing changes: no generator, and no file that the first sample opens. What cannot be found out in time, or
-    ends in an error, is taken to need processes.
+    The fork leaves generators and open files of this process unchanged. If the measurement takes too long or fails, the
+    result is that threads are unsuitable.
 
     Args:
-        make: Makes a sample.
-        ids: Numbers of samples to make it with.
+        make: Makes a sample from its number.
+        ids: The numbers of the samples to make.
     """
     if not len(ids):
         return Manner(draws=False, holds=False)
@@ -82,11 +82,11 @@ def manner_of(make: Callable[[int], Any], ids: Numbers) -> Manner:
 
 def _found_out(there: Connection, make: Callable[[int], Any], ids: Numbers) -> None:
     def tried(number: int) -> None:
-        with suppress(Exception):  # bad samples are told where they are used
+        with suppress(Exception):  # bad samples are reported when they are used
             make(number)
 
     if (torch := sys.modules.get("torch")) is not None:
-        torch.set_num_threads(1)  # the threads of OpenMP are not there after a fork, and would be waited for
+        torch.set_num_threads(1)  # OpenMP's threads do not exist after a fork; torch would wait for them
     before = states()
     some = _enough(tried, ids)
     draws = not same(before, states())
@@ -94,11 +94,11 @@ def _found_out(there: Connection, make: Callable[[int], Any], ids: Numbers) -> N
 
 
 def _holds(make: Callable[[int], Any], some: list[int]) -> bool:
-    """Say whether the interpreter is held most of the time, while a thread makes samples.
+    """Return whether a thread that makes samples holds the GIL most of the time.
 
-    This thread wakes at moments that have nothing to do with them, and sees whether it has to wait for the
-    interpreter, which here nobody gives up without need. Others may be busy: time without a core is none of it, and a
-    look while the other thread had none tells nothing.
+    This thread wakes at random times and measures whether it waits for the GIL. The other thread gives up the GIL only
+    when it blocks, as the switch interval is long. Time without a CPU core is subtracted, because other processes can
+    be busy, and probes in which the other thread had no core are ignored.
     """
     over, usual_s = Event(), sys.getswitchinterval()
 
@@ -107,7 +107,7 @@ def _holds(make: Callable[[int], Any], some: list[int]) -> bool:
         for number in cycle(some):
             make(number)
             if time.perf_counter() - begun > usual_s:
-                time.sleep(0)  # lets go of the interpreter, as threads do in turns
+                time.sleep(0)  # releases the GIL, as the switch interval would
                 begun = time.perf_counter()
             if over.is_set():
                 return
@@ -123,9 +123,9 @@ def _holds(make: Callable[[int], Any], some: list[int]) -> bool:
 
 
 def _waits(worker: Thread) -> list[float]:
-    """Return how long this thread waits for the interpreter after sleeps in which the other thread worked, or slept.
+    """Return this thread's wait for the GIL after each sleep in which the worker ran or slept, in seconds.
 
-    One that sleeps holds nothing, whatever made this thread late then.
+    If the worker sleeps, it does not hold the GIL, and the wait counts as 0.
     """
     cpu_s = _cpu_of(worker)
     chance, found = random.Random(0), list[float]()
@@ -142,11 +142,11 @@ def _waits(worker: Thread) -> list[float]:
             found.append(late_s - (_delayed_s() - before_s))
         elif _sleeps(worker) and cpu_s() - worked_s + _delayed_s(worker) - starved_s < sleep_s / 2:
             found.append(0.0)
-    raise AssertionError  # a count has no end
+    raise AssertionError  # unreachable: `count` is endless
 
 
 def _cpu_of(thread: Thread) -> Callable[[], float]:
-    """Return what tells the CPU time of a thread; where the system does not say, it worked all the time."""
+    """Return a function that returns a thread's CPU time in seconds; wall time if the system does not tell it."""
     if not hasattr(time, "pthread_getcpuclockid") or thread.ident is None:
         return time.perf_counter
     return partial(time.clock_gettime, time.pthread_getcpuclockid(thread.ident))
@@ -154,16 +154,16 @@ def _cpu_of(thread: Thread) -> Callable[[], float]:
 
 @dataclass(frozen=True, kw_only=True)
 class Rest:
-    """What becomes of samples, here and in worker processes."""
+    """How worker processes collate samples into a batch."""
 
-    seeds: tuple[int, int]  # seed and epoch
-    skip: bool  # bad samples
+    seeds: tuple[int, int]  # the seed and the epoch
+    skip: bool  # whether bad samples are skipped
     collate: Callable[[list[Any]], Any] | None
-    change: Callable[[Any, Any], Any] | None  # of a batch
-    samples: int | Numbers  # how many there are, or the numbers of those that may be taken in place of bad ones
+    change: Callable[[Any, Any], Any] | None  # the user's batch transform
+    samples: int | Numbers  # the number of samples, or the numbers of allowed replacements
 
     def put_together(self, own: Samples) -> tuple[Any, list[Bad], dict[str, Spent]]:
-        """Return a batch, what was bad in it, and what it took."""
+        """Return a batch (None if all samples are bad), its bad samples, and the time of its stages."""
         good = [sample for sample in own.made if not isinstance(sample, Bad)]
         bad = [sample for sample in own.made if isinstance(sample, Bad)]
         lap = Lap()
@@ -174,22 +174,22 @@ class Rest:
                 batch = transformed(batch, self.change, self.seeds, own.first)
                 lap.mark("batch transform", own.size)
         except Skipped:
-            batch = None  # the parent raises an error
+            batch = None  # the parent process raises the error
         return batch, bad, own.spent | lap.spent
 
 
 def made_by_processes(
     dataset: Any, steps: Iterable[tuple[int, Numbers]], processes: int, rest: Rest, clock: StageClock, faults: Faults
 ) -> Iterator[tuple[int, list[Any]]]:
-    """Yield the position in the data after each step, together with a list that holds the batch of the step.
+    """Yield the number of samples consumed after each step, and a list that contains the batch of the step.
 
     Args:
-        dataset: A map-style data set.
-        steps: What is consumed after each, and its samples.
-        processes: How many.
-        rest: What becomes of samples.
-        clock: Adds up what they take.
-        faults: Counts bad ones.
+        dataset: A map-style dataset.
+        steps: For each step the samples consumed after it, and the numbers of its samples.
+        processes: The number of worker processes.
+        rest: How samples are collated.
+        clock: Sums the times of stages.
+        faults: Counts bad samples.
 
     Raises:
         DamagedData: No good sample was found for a batch.
@@ -209,10 +209,10 @@ def made_by_processes(
         batch_sampler=asked(),
         num_workers=processes,
         collate_fn=rest.put_together,
-        generator=torch.Generator(),  # its own: the training's is left alone
+        generator=torch.Generator(),  # leaves the training's generator alone
     )
     batches, number = iter(made), 0
-    while (found := next(batches, None)) is not None:  # enumerate would keep a batch until the next one
+    while (found := next(batches, None)) is not None:  # `enumerate` would keep a reference to the batch
         batch, bad, spent = found
         for one in bad:
             faults.met(one.name, ValueError(one.why))
@@ -221,36 +221,36 @@ def made_by_processes(
         if batch is None:
             raise nothing_good()
         box = [batch]
-        del batch, found  # its taker's alone
+        del batch, found  # only the caller has a reference
         yield consumed[number], box
         number += 1
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples of one batch, as a worker process has made them."""
+    """The samples of one batch, made by a worker process."""
 
     made: list[Any]
-    first: int  # number of the first of them
+    first: int  # the number of the first sample
     spent: dict[str, Spent]
-    size: int  # of the batch; more were made if all of it were bad
+    size: int  # of the batch; `made` is longer if all its samples were bad
 
 
 class Seeded:
-    """A data set whose samples draw the same numbers wherever they are made."""
+    """A dataset that seeds the random generators for each sample, so that all workers make the same samples."""
 
     def __init__(self, dataset: Any, seeds: tuple[int, int], skip: bool, samples: int | Numbers) -> None:
         self._dataset = dataset
         self._samples = samples
         self._seeds = seeds
         self._skip = skip
-        self._generators: list[Any] | None = None  # looked for in the worker process
+        self._generators: list[Any] | None = None  # searched in the worker process
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def __getitems__(self, numbers: list[int]) -> Samples:
-        """Return the samples of a batch; torch asks in this way for all of them at once."""
+        """Return the samples of a batch; torch's fetcher calls this method with all numbers of a batch."""
         lap = Lap()
         made = self._at_once(numbers) or [self._made(number) for number in numbers]
         if made and all(isinstance(one, Bad) for one in made):
@@ -259,7 +259,7 @@ class Seeded:
         return Samples(made, numbers[0] if numbers else 0, lap.spent, len(numbers))
 
     def _others(self, numbers: list[int]) -> list[Any]:
-        """Make good samples in place of those of a batch that has none."""
+        """Return good samples to replace a batch without a good sample; empty if none is found."""
         for others in substitutes(np.array(numbers), self._samples):
             good = [one for one in map(self._made, others.tolist()) if not isinstance(one, Bad)]
             if good:
@@ -267,7 +267,7 @@ class Seeded:
         return []
 
     def _at_once(self, numbers: list[int]) -> list[Any] | None:
-        """Return samples that the data set makes in one call, seeded by the first of them."""
+        """Return the samples of a batch from one call of the dataset, seeded by the first number, or None."""
         getter = batch_getter(self._dataset)
         if getter is None or not numbers:
             return None
@@ -295,9 +295,9 @@ class Seeded:
 
 
 def _enough(make: Callable[[int], Any], ids: Numbers) -> list[int]:
-    """Make samples until they have taken long enough; return their numbers."""
+    """Make samples for `_LONG_S` seconds, and return their numbers."""
     some: list[int] = []
-    make(int(ids[0]))  # what is opened and imported once
+    make(int(ids[0]))  # the first sample may open files and import modules
     begun = time.perf_counter()
     while time.perf_counter() - begun < _LONG_S and len(some) < 10_000:
         number = int(ids[len(some) % len(ids)])
@@ -307,7 +307,7 @@ def _enough(make: Callable[[int], Any], ids: Numbers) -> list[int]:
 
 
 def _sleeps(thread: Thread) -> bool:
-    """Say whether a thread neither runs nor waits for a core; not where the kernel does not tell."""
+    """Return whether a thread neither runs nor waits for a core; False if the kernel does not tell."""
     try:
         with open(f"/proc/self/task/{thread.native_id}/stat", encoding="ascii", errors="replace") as file:
             return not file.read().rpartition(") ")[2].startswith("R")
@@ -316,9 +316,9 @@ def _sleeps(thread: Thread) -> bool:
 
 
 def _delayed_s(thread: Thread | None = None) -> float:
-    """Return the seconds in which a thread, or this one, could run and had no core; 0 where the kernel does not tell.
+    """Return the seconds in which a thread (default: this one) was ready but had no core; 0 if unknown.
 
-    Those of a wait are told when it is over.
+    The kernel adds the time of a wait when the wait ends.
     """
     whose = f"self/task/{thread.native_id}" if thread else "thread-self"
     try:

@@ -1,4 +1,4 @@
-"""The report of a loader: what its stages took, its bad samples, its cache and its pace."""
+"""The report of a loader: the times of its stages, its bad samples, its cache, and its threads."""
 
 from __future__ import annotations
 
@@ -15,45 +15,45 @@ from paceline.data.reading.stages import StageClock
 
 @dataclass(frozen=True, kw_only=True)
 class StageCost:
-    """What one stage takes of a sample, as far as it was timed."""
+    """The mean time of one stage for a sample, over the timed batches."""
 
     name: str
-    wall_s: float  # of a sample, of the thread that makes it
-    cpu_s: float
-    samples: int  # that were timed
+    wall_s: float  # per sample, in the thread that makes the sample
+    cpu_s: float  # per sample
+    samples: int  # timed
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderReport:
-    """How a loader did so far."""
+    """The state of a loader and its measurements so far."""
 
     stages: Sequence[StageCost]
-    pace: Pace  # threads, readers and ready batches now
-    most: Pace  # what they may be
-    processes: int  # in place of threads
-    wait_share: float | None  # of the time in which batches were taken; None: too few were
-    batches: int  # in that time
-    changes: Sequence[Change]  # of the pace, the latest last
-    cache: CacheUse | None  # what it holds; None: there is none
-    offer: CacheOffer | None  # a cache that may pay; None: there is one, or none would
-    bad_samples: int  # that were skipped
-    bad: Sequence[Bad]  # a few of them
+    pace: Pace  # the current numbers of threads, readers and ready batches
+    most: Pace  # their limits
+    processes: int  # worker processes, which replace threads; 0 without
+    wait_share: float | None  # share of the time that the training waits for batches; None: too few batches
+    batches: int  # measured for `wait_share`
+    changes: Sequence[Change]  # of `pace`, the latest last
+    cache: CacheUse | None  # None without a cache
+    offer: CacheOffer | None  # a cache that would save time; None with a cache, or if none would
+    bad_samples: int  # skipped
+    bad: Sequence[Bad]  # the first bad samples
 
     @property
     def threads(self) -> int:
-        """Threads that make batches now; 0: processes do, or the training itself."""
+        """The number of threads that make batches; 0 if processes or the training itself make them."""
         return 0 if self.processes else self.pace.threads
 
     @property
     def slowest(self) -> str | None:
-        """The stage that takes most of the time of threads; None where nothing was made yet."""
+        """The name of the stage with the most wall time per sample; None before the first batch."""
         return max(self.stages, key=lambda stage: stage.wall_s).name if self.stages else None
 
 
 def report_of(
     clock: StageClock, faults: Faults, pacer: AutoPacer, processes: int, cache: DecodedCache | CacheOffer | None
 ) -> LoaderReport:
-    """Put together what was counted."""
+    """Return the report of a loader from the objects that measure it."""
     stages = [
         StageCost(
             name=name,

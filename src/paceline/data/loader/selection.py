@@ -1,4 +1,4 @@
-"""What of a data set a loader reads: all samples of it, or those that subsets of it leave."""
+"""The samples that a loader reads: all of a dataset, or those of a `torch.utils.data.Subset`."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.reading.token_dataset import TokenDataset
 
 Numbers = NDArray[np.int64]
-_TOKEN_BLOCK = 512  # samples of tokens that lie together
+_TOKEN_BLOCK = 512  # samples of tokens in a block of the shuffle
 
 
 class Selection(NamedTuple):
-    """A data set, and the numbers of its samples that are read."""
+    """A dataset, and the numbers of the samples to read."""
 
     data: Any
-    numbers: Numbers | None  # None: all
+    numbers: Numbers | None  # None for all
 
 
 def selection_of(data: Any) -> Selection:
-    """Return the data set below subsets of it, and the samples that are left, if it is one of shards, tokens or files.
+    """Return the dataset inside nested subsets and the numbers of the selected samples; not of other datasets.
 
-    Any other data set is returned as it is.
+    Any other dataset is returned unchanged, with its subsets.
 
     Raises:
-        UsageError: A subset has the number of a sample that is not there, or no sample.
+        UsageError: A subset has an index that does not exist, or is empty.
     """
     torch = sys.modules.get("torch")  # without torch there is no Subset
     subset = getattr(getattr(torch, "utils", None), "data", None)
@@ -50,22 +50,22 @@ def selection_of(data: Any) -> Selection:
 
 
 def block_starts(data: Any) -> Numbers:
-    """Return the number of the first sample of each block of a data set."""
+    """Return the number of the first sample of each block of a dataset, from 0 and ascending."""
     if isinstance(data, ShardedDataset):
         return data.blocks["first"].astype(np.int64)
     if isinstance(data, FileDataset) and data.group_starts is not None:
         return data.group_starts
-    size = _TOKEN_BLOCK if isinstance(data, TokenDataset) else 1  # each by itself: mixed as well as can be
+    size = _TOKEN_BLOCK if isinstance(data, TokenDataset) else 1  # 1: a full shuffle
     return np.arange(0, len(data), size, dtype=np.int64)
 
 
 def blocks_mixed(data: Any) -> int | None:
-    """Return how many blocks of a data set are mixed with each other where nothing is said; None: as of shards."""
+    """Return the default number of blocks that are shuffled together, or None for that of shards."""
     return data.window if isinstance(data, FileDataset) else None
 
 
 def digest_of(numbers: Numbers | None) -> str:
-    """Return a digest of the numbers of samples; empty for all."""
+    """Return a SHA-256 of sample numbers, or "" for None (all samples)."""
     return "" if numbers is None else hashlib.sha256(numbers.tobytes()).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""The settings of a loader: they are checked, and give the limits of its pace."""
+"""The settings of a loader, their checks, and the limits of its threads, readers and ready batches."""
 
 from __future__ import annotations
 
@@ -36,46 +36,46 @@ _LEAST = {
     "prefetch": 0,
     "memory_bytes": 1,
 }
-_BEGIN = Pace(threads=2, readers=4, ready=2)  # where nothing is said
+_BEGIN = Pace(threads=2, readers=4, ready=2)  # the default
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """How a loader works. Those from `threads` on change neither which samples come nor in which order.
+    """The settings of a loader. Settings from `threads` on do not change the samples or their order.
 
-    Of threads, readers and prefetch, None means: as many as pay, by measurement.
+    For `threads`, `readers` and `prefetch`, None means that the number is tuned by measurement.
     """
 
-    seed: int = 0  # of the order and of crops, the same on all ranks
-    window: int | None = None  # blocks whose samples are mixed with each other; None: 32, of a FileDataset fewer
-    # Of a last step that is not full: dealt out evenly (fewer samples than ranks are left out), "drop" left out, "pad"
-    # filled from the beginning.
+    seed: int = 0  # the seed of the order and of crops, the same on all ranks
+    window: int | None = None  # blocks whose samples are shuffled together; None: 32, of a `FileDataset` 8 groups
+    # An incomplete last step: "even" splits it evenly (fewer samples than ranks are left out), "drop" leaves it out,
+    # "pad" fills it from the start of the epoch.
     ends: Ends = "even"
-    max_tokens: int | None = None  # of a batch of samples of similar length, padding included; in place of batch_size
-    length: Any = None  # of samples, in tokens: a column of whole numbers, one number each, or a function of a sample
-    columns: Sequence[str] | None = None  # of shards, that samples and batches have; None: all
-    image_mode: Literal["L", "RGB", "RGBA"] | None = None  # that 8-bit images get; None: what holds all without loss
-    rank: int | None = None  # of this process; None: as torch.distributed, or the launcher's environment says
-    world: int | None = None  # number of ranks; None: the same
-    lanes: int = LANES  # parts of the order that take turns; a rank reads its own blocks if the ranks divide them
-    batch_transform: Callable[[Any, Any], Any] | None = None  # of a batch and a torch.Generator that is its own
-    threads: int | None = None  # that make batches; 0: none. Samples that draw random numbers get processes instead
-    processes: int | None = None  # in their place, where code of the user's makes samples; None: where it needs them
-    readers: int | None = None  # that read blocks ahead
-    prefetch: int | None = None  # batches that may wait, beside those in the making
-    memory_bytes: int | None = None  # of blocks and batches; None: a sixteenth of the memory, 512 MiB at least
-    decoded_cache: str | None = None  # "ram" or a folder: where pictures are kept that were decoded; None: nowhere
-    decoded_cache_bytes: int | None = None  # of that, at most; None: 40% of what is free
-    device: Any = None  # where batches go, as `torch.device` takes it; None: they stay in the host's memory
-    exact: bool = False  # decode as PIL does, to the bit; of four colours, to a level
-    on_error: Literal["raise", "skip"] = "raise"  # what becomes of bad samples
+    max_tokens: int | None = None  # of a batch of samples of similar length, with padding; replaces `batch_size`
+    length: Any = None  # the lengths of samples: a column of whole numbers, an array, or a function of a sample
+    columns: Sequence[str] | None = None  # the columns of shards or files that are read; None: all
+    image_mode: Literal["L", "RGB", "RGBA"] | None = None  # the mode of 8-bit images; None: one without loss for all
+    rank: int | None = None  # None: from torch.distributed or the launcher's variables
+    world: int | None = None  # the number of ranks; None: as for `rank`
+    lanes: int = LANES  # of the order; ranks read separate blocks if their number divides it
+    batch_transform: Callable[[Any, Any], Any] | None = None  # gets a batch and its own torch.Generator
+    threads: int | None = None  # that make batches; 0: none. Samples that draw random numbers get processes
+    processes: int | None = None  # replace threads for samples of the user's code; None: only if needed
+    readers: int | None = None  # threads that read blocks ahead
+    prefetch: int | None = None  # batches that may wait, besides those being made
+    memory_bytes: int | None = None  # for blocks and batches; None: 1/16 of the host's memory, at least 512 MiB
+    decoded_cache: str | None = None  # the cache of decoded images: "ram" or a folder; None: no cache
+    decoded_cache_bytes: int | None = None  # its limit; None: 40% of the free bytes
+    device: Any = None  # the device of batches, for `torch.device`; None: host memory
+    exact: bool = False  # decode bit for bit as PIL; CMYK images within one level
+    on_error: Literal["raise", "skip"] = "raise"  # for bad samples: end the loop, or replace them
 
 
 def chosen(settings: Mapping[str, Any]) -> Settings:
-    """Return settings by their names.
+    """Return the settings with the given values, and the defaults for the rest.
 
     Raises:
-        UsageError: There is no such setting, or it cannot be that.
+        UsageError: A name or a value is not allowed.
     """
     known = [one.name for one in fields(Settings)]
     wrong = [name for name in settings if name not in known]
@@ -93,10 +93,10 @@ def chosen(settings: Mapping[str, Any]) -> Settings:
 
 
 def slice_of(own: Settings, batch_size: int) -> Slice:
-    """Return what of each step is this rank's: as was said, else as torch.distributed or the launcher says now.
+    """Return this rank's slice of each step, from the settings, else from torch.distributed or the launcher.
 
     Raises:
-        UsageError: There is no such rank, or the batch size is no number of samples.
+        UsageError: The rank is not below the number of ranks, or the batch size is not 1 or more.
     """
     rank, world = rank_and_world()
     rank, world = rank if own.rank is None else own.rank, world if own.world is None else own.world
@@ -106,14 +106,14 @@ def slice_of(own: Settings, batch_size: int) -> Slice:
 
 
 def first_position(own: Settings, samples: int, dataset: str, *, shuffle: bool, window: int | None = None) -> Position:
-    """Return the beginning of the first epoch.
+    """Return the position at the start of the first epoch.
 
     Args:
-        own: What was said.
-        samples: Of the data set.
-        dataset: Its digest.
-        shuffle: Whether samples are mixed.
-        window: Blocks that are mixed with each other where nothing is said; None: as many as suit shards.
+        own: The settings.
+        samples: The number of samples in the dataset.
+        dataset: A digest of the dataset.
+        shuffle: Whether samples are shuffled.
+        window: The default for blocks that are shuffled together; None for that of shards.
     """
     mixed = shuffle_of(own.seed, own.window or window or WINDOW, own.lanes)
     return Position(
@@ -129,12 +129,12 @@ def first_position(own: Settings, samples: int, dataset: str, *, shuffle: bool, 
 
 
 def bounds_of(own: Settings, share: Share, *, alone: bool) -> Bounds:
-    """Return between what the pace of a loader may be.
+    """Return the limits of a loader's threads, readers and ready batches.
 
     Args:
-        own: What was said.
-        share: What this rank may use.
-        alone: Whether no thread is better than one where nothing is said.
+        own: The settings.
+        share: The resources of this rank.
+        alone: Whether the default is no threads, because batches are cheap.
     """
     free = 0 if alone else share.cores
     most = Pace(
@@ -151,7 +151,7 @@ def bounds_of(own: Settings, share: Share, *, alone: bool) -> Bounds:
 
 
 def first_pace(bounds: Bounds) -> Pace:
-    """Return the pace to begin with."""
+    """Return the initial numbers of threads, readers and ready batches."""
     return Pace(
         threads=between(bounds.least.threads, _BEGIN.threads, bounds.most.threads),
         readers=between(bounds.least.readers, _BEGIN.readers, bounds.most.readers),
@@ -160,13 +160,13 @@ def first_pace(bounds: Bounds) -> Pace:
 
 
 def within_memory(bounds: Bounds, batch_bytes: int, memory_bytes: int, held: int) -> Bounds:
-    """Return bounds by which no more batches are made ahead than memory is for; what the user has set stays.
+    """Return limits that keep the batches made ahead within memory. The lower limits do not change.
 
     Args:
-        bounds: Without regard to memory.
-        batch_bytes: Of one batch.
-        memory_bytes: For all of them.
-        held: Batches that the training may hold.
+        bounds: The limits without regard to memory.
+        batch_bytes: The bytes of a batch.
+        memory_bytes: The memory for all batches.
+        held: How many batches the training can hold at a time.
     """
     batches = memory_bytes // max(1, batch_bytes) - held
     threads = between(bounds.least.threads, batches - 1, bounds.most.threads)
@@ -175,5 +175,5 @@ def within_memory(bounds: Bounds, batch_bytes: int, memory_bytes: int, held: int
 
 
 def between(least: int, wanted: int, most: int) -> int:
-    """Return what is nearest to a number and within bounds."""
+    """Return a number limited to a range."""
     return max(least, min(wanted, most))

@@ -1,4 +1,4 @@
-"""What a loader makes of a data set: checked before anything is read, and turned into what makes batches."""
+"""The specification of a loader: the dataset and its transforms, checked before reading, and the maker of batches."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ from paceline.data.reading.token_dataset import TokenDataset
 
 Numbers = NDArray[np.int64]
 _log = logging.getLogger("paceline.data")
-_TRIED = 64  # samples by which it is found out how they behave
+_TRIED = 64  # samples that are made to choose threads or processes
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoaderSpec:
-    """A data set, and what is to be made of it."""
+    """A dataset, and how batches are made from its samples."""
 
-    data: Any  # ShardedDataset, TokenDataset, FileDataset, or a Dataset of the user's own
-    numbers: Numbers | None  # of the samples of shards or tokens that are read; None: all
+    data: Any  # a ShardedDataset, TokenDataset, FileDataset, or the user's own Dataset
+    numbers: Numbers | None  # the samples of shards, tokens or files that are read; None: all
     transform: Crop | Callable[[Mapping[str, Any]], Any] | None
     collate: Callable[[list[Any]], Any] | None
     batch_transform: Callable[[Any, Any], Any] | None
     exact: bool
-    only: Sequence[str] | None = None  # of columns; None: all
-    mode: str | None = None  # of images; None: that of their column
-    mix: Mix | None = None  # whose data sets `data` is, one after the other
+    only: Sequence[str] | None = None  # the names of columns to read; None: all
+    mode: str | None = None  # the mode of images; None: the mode of their column
+    mix: Mix | None = None  # `data` has its datasets one after the other
 
     @property
     def digest(self) -> str:
-        """A digest of the data set, by which a state knows it; empty for a Dataset of the user's own."""
+        """A digest that identifies the dataset in a state; empty for the user's own dataset."""
         mixed = "" if self.mix is None else self.mix.digest
         if isinstance(self.data, FileDataset):
             return hashlib.sha256((self.data.digest + digest_of(self.numbers)).encode()).hexdigest()[:16]
@@ -69,35 +69,35 @@ class LoaderSpec:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether it is read from shards."""
+        """Whether the dataset is sharded."""
         return isinstance(self.data, ShardedDataset)
 
     @property
     def is_shared(self) -> bool:
-        """Whether what one process of this machine fetches from a store is there for all of them."""
+        """Whether the processes of this machine share a disk cache of the bytes that they fetch from a store."""
         return self.is_sharded and self.data.remote is not None and self.data.remote.cache is not None
 
     @property
     def is_plain(self) -> bool:
-        """Whether batches are gathered in one go: less work than handing them over."""
+        """Whether batches are so cheap to make that threads would save no time."""
         return isinstance(self.data, TokenDataset) and self.collate is None
 
     @property
     def crop(self) -> Crop | None:
-        """What is taken of each picture, where whole batches are made of pictures."""
+        """The crop of images, if the transform is one."""
         return self.transform if isinstance(self.transform, Crop) else None
 
     @property
     def function(self) -> Callable[[Mapping[str, Any]], Any] | None:
-        """The user's function of a sample."""
+        """The user's function of a sample, if the transform is one."""
         return self.transform if not isinstance(self.transform, Crop) else None
 
     @property
     def columns(self) -> list[Column]:
-        """What samples of shards or files have.
+        """The columns of shards or files to read, in order, with their image modes.
 
         Raises:
-            UsageError: A column was asked for that is not there.
+            UsageError: A requested column does not exist.
         """
         own = self.data.contents.columns if self.is_sharded else self.data.columns
         there = {column.name: self._in_mode(column) for column in own}
@@ -114,12 +114,12 @@ class LoaderSpec:
 
     @property
     def cropped(self) -> Column | None:
-        """The column of pictures that a crop is of: the first whose images it keeps whole; None without a crop."""
+        """The column to crop: the first image column that a crop can convert without loss; None without a crop."""
         pictures = [column for column in self.columns if column.kind == "image"] if self.crop is not None else []
         return next((column for column in pictures if is_cropped(column.mode)), None)
 
     def samples(self) -> Any:
-        """Return what gives a sample by its number."""
+        """Return a map-style dataset whose samples have passed through the user's function."""
         if isinstance(self.data, FileDataset):
             return self._file_samples(self.columns)
         if not self.is_sharded:
@@ -130,7 +130,7 @@ class LoaderSpec:
         return FileSamples(self.data, columns, self.function, exact=self.exact, checks_mode=self.mode is None)
 
     def order(self, at: Position) -> EpochOrder | MixedOrder:
-        """Return the order of an epoch."""
+        """Return the order of samples in the epoch of a position."""
         shuffle = Shuffle(seed=at.seed, window=at.window, lanes=at.lanes) if at.shuffle else None
         if self.mix is not None:
             return self.mix.order(shuffle, at.seed, at.epoch)
@@ -140,16 +140,16 @@ class LoaderSpec:
 
     @property
     def replacements(self) -> int | Numbers:
-        """The number of samples, or the samples that may take the place of bad ones."""
+        """The samples that may replace bad ones: the number of samples if all may, else the selected sample numbers."""
         return len(self.data) if self.numbers is None else self.numbers
 
     def maker(self, context: BatchContext, arrays: ArrayPool, *, alone: bool) -> Maker:
-        """Return what makes batches of shards.
+        """Return a maker of batches of shards.
 
         Args:
-            context: What they are made of.
-            arrays: Where pictures become batches.
-            alone: Whether the training's own thread makes them.
+            context: The dataset, its blocks in memory, and the caches.
+            arrays: The pool of batch arrays.
+            alone: Whether the training's own thread makes batches.
         """
         column, columns = self.cropped, self.columns
         if self.crop is None or column is None:
@@ -161,10 +161,14 @@ class LoaderSpec:
         )
 
     def cache(self, where: str | None, most_bytes: int | None) -> DecodedCache | None:
-        """Return where decoded pictures are kept; None: nowhere.
+        """Return the cache of decoded images, or None if `where` is None.
+
+        Args:
+            where: "ram" or a folder.
+            most_bytes: The limit; None for 40% of the free bytes.
 
         Raises:
-            UsageError: Nothing that it could keep is made.
+            UsageError: There is no crop, which the cache needs.
             EnvironmentFault: The folder cannot be used.
         """
         if where is None:
@@ -187,17 +191,17 @@ class LoaderSpec:
         return cache_in(where, most_bytes, self.data, kind, shapes)
 
     def offer(self, spent: Mapping[str, Spent]) -> CacheOffer | None:
-        """Return what a cache of decoded pictures would cost and save; None where none would pay."""
+        """Return the size and saving of a cache of decoded images, or None if none would save time."""
         if self.crop is None or self.cropped is None or not self.is_sharded:
             return None
         return cache_offer(self.data, self.cropped.name, None if self.crop.draws else self.crop.size, spent)
 
     def maker_of_own(self, context: DatasetContext, *, alone: bool) -> Maker:
-        """Return what makes batches of tokens, of files in their own format, or of the user's own data set.
+        """Return a maker of batches of tokens, of files in their own format, or of the user's own dataset.
 
         Args:
-            context: What they are made with.
-            alone: Whether the training's own thread makes them: only there, samples may draw.
+            context: The pool of arrays, the clock, the fault counter and the seed.
+            alone: Whether the training thread makes batches; only there, samples may draw random numbers.
         """
         if self.is_plain:
             return TokenBatches(self.data, context.clock)
@@ -215,17 +219,17 @@ def spec_of(
     collate: Callable[[list[Any]], Any] | None,
     own: Settings,
 ) -> LoaderSpec:
-    """Return what a loader is to make.
+    """Return the checked specification of a loader.
 
     Args:
-        data: The data set, or a subset of one.
+        data: The dataset, a subset, or a `Mix`.
         transform: A crop, or a function of a sample.
         collate: A function of a list of samples.
         own: The settings of the loader.
 
     Raises:
-        UsageError: It cannot be made.
-        EnvironmentFault: A package that decodes is not there.
+        UsageError: The arguments cannot be combined with each other or with the dataset.
+        EnvironmentFault: A package for decoding images is not installed.
     """
     mix = data if isinstance(data, Mix) else None
     selection = selection_of(data) if mix is None else Selection(mix.data, mix.numbers)
@@ -245,11 +249,11 @@ def spec_of(
 
 
 def checked(spec: LoaderSpec) -> LoaderSpec:
-    """Return the specification, if it can be met.
+    """Return the specification unchanged after its checks.
 
     Raises:
-        UsageError: It cannot.
-        EnvironmentFault: A package that decodes is not there.
+        UsageError: The arguments cannot be combined with each other or with the dataset.
+        EnvironmentFault: A package for decoding images is not installed.
     """
     if not has_columns(spec.data):
         if spec.transform is not None or spec.only is not None:
@@ -274,7 +278,11 @@ def checked(spec: LoaderSpec) -> LoaderSpec:
 
 
 def _check_crop(spec: LoaderSpec, images: Sequence[Column]) -> None:
-    """Refuse a crop that would lose values, and warn of a channel that it drops."""
+    """Check that a crop loses no values, and log a warning if it drops the alpha channel.
+
+    Raises:
+        UsageError: There is no image column, or a crop would lose values of its images.
+    """
     if not images:
         raise UsageError(f"{spec.data.address} has no image column; its columns are {columns_in_words(spec.columns)}")
     if spec.cropped is None:
@@ -291,27 +299,27 @@ def _check_crop(spec: LoaderSpec, images: Sequence[Column]) -> None:
 
 
 def has_columns(data: Any) -> bool:
-    """Say whether a sample of a data set is a dict of columns, which functions and crops take."""
+    """Return whether samples are dicts by column, to which functions and crops can be applied."""
     return isinstance(data, ShardedDataset | FileDataset)
 
 
 def collate_of(spec: LoaderSpec) -> Callable[[list[Any]], Any] | None:
-    """Return what makes a batch of samples that are made one by one; None: torch's `default_collate`."""
+    """Return the function that makes a batch from a list of samples, or None for torch's `default_collate`."""
     by_column = isinstance(spec.data, FileDataset) and spec.transform is None and spec.collate is None
     return columns_together if by_column else spec.collate
 
 
 def processes_for(spec: LoaderSpec, own: Settings, cores: int) -> int:
-    """Return how many processes make samples, in place of threads: none, unless code of the user's has a part in it.
+    """Return the number of worker processes that replace threads; 0 without code of the user.
 
-    A Dataset may open files and keep what it read last, which threads would share; it gets threads only if `threads=`
-    is set. Functions of samples get threads unless they hold the interpreter. Samples that draw random numbers never
+    A user's dataset can keep open files and other state, which threads would share, so it gets threads only if
+    `threads=` is set. Functions of samples get threads unless they hold the GIL. Samples that draw random numbers never
     get threads, which share the generators with the training: a warning says so if `threads=` is set.
 
     Args:
-        spec: The data set, and what to make of it.
-        own: What was said of how.
-        cores: That this rank may use.
+        spec: The specification.
+        own: The settings.
+        cores: The number of cores that this rank may use.
     """
     if isinstance(spec.data, TokenDataset) or (has_columns(spec.data) and spec.function is None):
         return 0
@@ -340,16 +348,16 @@ def _manner(samples: Any) -> Manner:
 
 
 def picture_column(dataset: ShardedDataset) -> str | None:
-    """Return the name of the first column of pictures; None where there is none."""
+    """Return the name of the first image column, or None without one."""
     return next((column.name for column in dataset.contents.columns if column.kind == "image"), None)
 
 
 def can_crop(dataset: ShardedDataset) -> bool:
-    """Say whether every sample has an image that a crop makes 8-bit RGB of, in the column that a crop takes."""
+    """Return whether a crop works for every sample: its column can become 8-bit RGB without loss and has no gaps."""
     images = [column for column in dataset.contents.columns if column.kind == "image" and is_cropped(column.mode)]
     return bool(images) and not images[0].optional
 
 
 def columns_in_words(columns: Sequence[Column]) -> str:
-    """Return what columns there are."""
+    """Return the names and kinds of columns, for messages."""
     return ", ".join(f"{column.name} ({column.kind})" for column in columns)

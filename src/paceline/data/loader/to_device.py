@@ -1,7 +1,7 @@
-"""Batches are copied to a GPU while it computes: from pinned memory, two batches before they are needed.
+"""Copies of batches to a GPU while it computes, from pinned memory, two batches before they are needed.
 
-The training's stream waits for a copy where its batch is taken. A batch that was handed out is its taker's alone; the
-host's memory of a batch is kept until its copy has ended, and no longer.
+The training's stream waits for the copy of a batch when the training takes the batch. The loader keeps no reference to
+a batch that was taken. It keeps the host memory of a batch only until its copy has ended.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from paceline.core.errors import UsageError
 from paceline.data.reading.stages import Spent, StageClock
 from paceline.inprocess.side_stream import Copier, Copy, SideStream, can_copy
 
-_AHEAD = 2  # batches that are copied before they are taken
-_TIMED = 8  # one copy in so many
+_AHEAD = 2  # batches that are copied in advance
+_TIMED = 8  # one copy in eight is timed
 
 
 class Delivery(Protocol):
-    """Takes what was made to where it is needed."""
+    """Delivers batches to the device that needs them."""
 
     def begin(self) -> None:
         """Prepare for a loop."""
 
     def soon(self, made: Iterable[Future[Any]]) -> None:
-        """Hear what comes next, in order, ready or not."""
+        """Announce the next batches in order; some can be unfinished."""
 
     def take(self, made: Future[Any]) -> Any:
-        """Return what was made, there where it is needed."""
+        """Return a batch on the device."""
 
     def at_once(self, made: Any) -> Any:
-        """The same for what nobody was told of before."""
+        """Return a batch on the device, although it was not passed to `soon`."""
 
     def end(self) -> None:
-        """Let go of all that is kept of a loop."""
+        """Release the batches of a loop."""
 
 
 class HostDelivery:
-    """It is needed where it was made."""
+    """Returns batches unchanged, because they are needed on the host."""
 
     def begin(self) -> None:
         """Do nothing."""
@@ -54,11 +54,11 @@ class HostDelivery:
         """Do nothing."""
 
     def take(self, made: Future[Any]) -> Any:
-        """Return it as it is."""
+        """Return the batch unchanged."""
         return made.result()
 
     def at_once(self, made: Any) -> Any:
-        """Return it as it is."""
+        """Return the batch unchanged."""
         return made
 
     def end(self) -> None:
@@ -67,33 +67,33 @@ class HostDelivery:
 
 @dataclass(frozen=True, kw_only=True)
 class OnItsWay:
-    """A batch that is being copied."""
+    """A batch whose copy has started."""
 
-    here: Any  # in the host's memory
-    copied: Copy  # of those of its tensors that a copier takes
+    here: Any  # the batch in host memory
+    copied: Copy  # the copy of the tensors that `can_copy` allows
 
 
 class ToDevice:
-    """Copies batches to a device beside what that computes."""
+    """Copies batches to a device while the device computes."""
 
     def __init__(self, device: Any, clock: StageClock, copier: Callable[[], tuple[Any, Copier]]) -> None:
-        """Prepare copying; the device is not touched before the first loop.
+        """Prepare copies; the device is not initialized before the first loop.
 
         Args:
             device: A `torch.device`.
-            clock: Adds up what copying takes.
-            copier: Returns the device with its index, and what begins copies to it. Called once.
+            clock: Sums the time of copies.
+            copier: Returns the device with its index and the object that starts copies to it. It is called once.
         """
         self._device = device
         self._clock = clock
         self._make_copier = copier
         self._copier: Copier | None = None
         self._on_way: dict[Future[Any], OnItsWay] = {}
-        self._taken: deque[OnItsWay] = deque()  # whose copy may not have ended
+        self._taken: deque[OnItsWay] = deque()  # batches that were taken but whose copy may still run
         self._copies = 0
 
     def begin(self) -> None:
-        """Use the device, if no loop did before.
+        """Initialize the device before the first loop.
 
         Raises:
             UsageError: There is no such device.
@@ -102,21 +102,21 @@ class ToDevice:
             self._device, self._copier = self._make_copier()
 
     def soon(self, made: Iterable[Future[Any]]) -> None:
-        """Begin to copy what is ready of the next two."""
+        """Start the copies of the next two batches, if they are ready."""
         for one in islice(made, _AHEAD):
             if one not in self._on_way and one.done() and not one.cancelled() and one.exception() is None:
                 self._on_way[one] = self._begun(one.result())
 
     def take(self, made: Future[Any]) -> Any:
-        """Return a batch on the device; the current stream waits for its copy, the host does not."""
+        """Return a batch on the device; the current stream waits for the copy, the host does not."""
         return self._arrived(self._on_way.pop(made) if made in self._on_way else self._begun(made.result()))
 
     def at_once(self, made: Any) -> Any:
-        """Return a batch on the device, whose copy begins now."""
+        """Start the copy of a batch that was not passed to `soon`, and return the batch on the device."""
         return self._arrived(self._begun(made))
 
     def end(self) -> None:
-        """Let go of all batches. Waits for copies that have begun, because they read the host's memory."""
+        """Release all batches, after waiting for running copies, because these read host memory."""
         for way in self._on_way.values():
             way.copied.arrive()
             self._taken.append(way)
@@ -125,12 +125,12 @@ class ToDevice:
             try:
                 self._taken[0].copied.wait()
             except RuntimeError:
-                return  # the device has failed, which the program hears of: what it may still read stays
+                return  # the device has failed: keep the memory that it may still read
             self._ended(self._taken.popleft())
 
     def _begun(self, batch: Any) -> OnItsWay:
         self.begin()
-        assert self._copier is not None  # it has begun
+        assert self._copier is not None
         self._copies += 1
         sources: list[Any] = []
         each_tensor(batch, lambda one: sources.append(one) if can_copy(one) else None)
@@ -155,12 +155,12 @@ class ToDevice:
 
 
 def delivery_to(device: Any, clock: StageClock) -> Delivery:
-    """Return what takes batches to a device; None and the CPU: they are there.
+    """Return an object that delivers batches to a device; for None and the CPU, one that returns batches unchanged.
 
-    The device is not touched: a program may still fork before its first loop.
+    The device is not initialized, so that the program can still fork before its first loop.
 
     Raises:
-        UsageError: There can be no such device.
+        UsageError: The device is neither CUDA nor the CPU, or torch has no GPU support.
     """
     if device is None:
         return HostDelivery()
@@ -185,7 +185,7 @@ def delivery_to(device: Any, clock: StageClock) -> Delivery:
 
 
 def pinned_array(shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return an array of bytes in pinned memory, from which a device copies by itself."""
+    """Return an uninitialized uint8 array in pinned memory, from which copies are asynchronous."""
     import torch
 
     found: NDArray[np.uint8] = torch.empty(shape, dtype=torch.uint8, pin_memory=True).numpy()
@@ -193,12 +193,12 @@ def pinned_array(shape: tuple[int, ...]) -> NDArray[np.uint8]:
 
 
 def each_tensor(batch: Any, change: Callable[[Any], Any], movable: Callable[[Any], Any] = lambda one: one) -> Any:
-    """Return a batch with each tensor in it changed; in tuples, lists, dicts and dataclasses.
+    """Return a batch with each tensor replaced, also inside tuples, lists, dicts and dataclasses.
 
     Args:
-        batch: As a collate function makes it.
-        change: Makes what stands in a tensor's place.
-        movable: The same for an object that is no such container and has a `to` of its own, such as a `PackedSequence`.
+        batch: The batch, from a collate function.
+        change: Returns the replacement of a tensor.
+        movable: Returns the replacement of another object with a method `to`, such as a `PackedSequence`.
     """
     if hasattr(batch, "record_stream"):
         return change(batch)
@@ -217,7 +217,7 @@ def each_tensor(batch: Any, change: Callable[[Any], Any], movable: Callable[[Any
 
 
 def _each_field(one: Any, change: Callable[[Any], Any]) -> Any:
-    """Return a dataclass with each field changed, a frozen one too."""
+    """Return a copy of a dataclass object, frozen or not, with each field replaced."""
     changed = copy.copy(one)
     for field in fields(one):
         object.__setattr__(changed, field.name, change(getattr(one, field.name)))
@@ -225,14 +225,14 @@ def _each_field(one: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def bytes_of(batch: Any) -> int:
-    """Return the bytes of all tensors of a batch."""
+    """Return the number of bytes of all tensors in a batch."""
     sizes: list[int] = []
     each_tensor(batch, lambda tensor: sizes.append(tensor.numel() * tensor.element_size()))
     return sum(sizes)
 
 
 def samples_of(batch: Any) -> int:
-    """Return how many samples a batch has: the length of its first tensor; 1 where it has none."""
+    """Return the number of samples in a batch: the length of its first tensor, or 1 without tensors."""
     found: list[int] = []
     each_tensor(batch, lambda tensor: found.append(len(tensor) if tensor.dim() else 1))
     return found[0] if found else 1

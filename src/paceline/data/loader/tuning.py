@@ -1,13 +1,13 @@
-"""Tunes the number of threads, readers and ready batches. One is raised at a time, and kept if training gets faster.
+"""Tuning of the numbers of threads, readers and ready batches: one is raised at a time, and kept if training is faster.
 
-What is raised follows from what was seen while the training waited (operational analysis: Denning and Buzen, "The
-operational analysis of queueing network models", 1978): threads that wait for blocks want readers; threads that do
-nothing, because as much is ready as may be, want more room; threads that work all the time want more threads, as many
-as
+The choice follows from measurements while the training waited (operational analysis: Denning and Buzen, "The
+operational analysis of queueing network models", 1978). If threads wait for blocks, readers are raised. If threads are
+idle because enough batches are ready, the limit of ready batches is raised. If threads are busy, their number is raised
+up to
 
     seconds of a thread for a batch / seconds of the training for a batch
 
-Whether it was right is measured: windows with and without it in turns, and it stays if the rate of all of them rose.
+The change is then measured in alternating windows with and without it, and kept if the mean rate is higher.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Knob = Literal["threads", "readers", "ready"]
-_SHOWS = 0.02  # share of time that the training waits, below which nothing is to be had
-_READS = 0.2  # share of the time of threads in which they wait for blocks, from which on readers are too few
-_IDLE = 0.8  # share of their time in which threads work, below which they lack room
-_CLEAR = 1.25  # a gain that needs no second look
-_WORSE = 0.9  # a loss that needs none
-_PAYS = 1.03  # what both looks together have to gain
-_REST = 8  # windows in which what did not pay is not tried again; twice as many each time
+_SHOWS = 0.02  # the training's share of waiting, below which nothing is tried
+_READS = 0.2  # the threads' share of waiting for blocks, above which readers are raised
+_IDLE = 0.8  # the threads' share of work, below which ready batches are raised
+_CLEAR = 1.25  # a speed-up that needs no second measurement
+_WORSE = 0.9  # a slow-down that needs no second measurement
+_PAYS = 1.03  # the least speed-up of a change that is kept
+_REST = 8  # windows before a rejected change is tried again; doubles each time
 _LONGEST_REST = 512
-_SHOWN = 32  # changes that are remembered
+_SHOWN = 32  # changes that are kept for the report
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
-    """How much is done at a time."""
+    """The numbers of threads, readers and ready batches."""
 
     threads: int  # that make batches
     readers: int  # that read blocks
-    ready: int  # batches that may wait for the training, beside those in the making
+    ready: int  # batches that may wait for the training, besides those being made
 
     @property
     def ahead(self) -> int:
-        """Batches that are made or wait at a time, at most."""
+        """The most batches that are being made or waiting."""
         return max(1, self.threads) + self.ready
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Between what each may be; what the user has set has both ends alike."""
+    """The limits of a pace. If the user sets a number, its lower and upper limits are equal."""
 
     least: Pace
     most: Pace
@@ -53,63 +53,63 @@ class Bounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """What was seen for a while at one pace."""
+    """Measurements of a period in which the numbers of threads, readers and ready batches were constant."""
 
-    batches: int  # that the training took
+    batches: int  # taken by the training
     wall_s: float
-    waited_s: float  # of it, by the training for batches
-    made: int  # batches
-    making_s: float  # of all threads, in which they made them
-    reading_s: float  # of that, waiting for blocks
-    crowded: float = 0.0  # cores of our share that others are busy on
+    waited_s: float  # the part of `wall_s` in which the training waited for batches
+    made: int  # batches made by threads
+    making_s: float  # summed over the threads that made batches
+    reading_s: float  # the part of `making_s` in which threads waited for blocks
+    crowded: float = 0.0  # cores of this rank's share that other processes use
 
     @property
     def rate(self) -> float:
-        """Batches a second."""
+        """The rate of the training, in batches per second."""
         return self.batches / self.wall_s
 
     @property
     def wait_share(self) -> float:
-        """Share of the time in which the training waits."""
+        """The share of the time in which the training waits for batches."""
         return self.waited_s / self.wall_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """Something that was tried, or had to be."""
+    """A change of one of the numbers in `Pace` that was tried, or that other processes forced."""
 
     knob: Knob
     before: int
     after: int
-    times: float | None  # the rate with it, as a multiple of that without; None: it was not asked
+    times: float | None  # the speed-up; None if it was not measured
     kept: bool
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaceTrial:
-    """Something that is being tried: rates without it and with it, in turns."""
+    """A change of the pace that is being measured."""
 
     knob: Knob
     before: Pace
     after: Pace
     why: str
-    rates: tuple[float, ...]  # the first without
+    rates: tuple[float, ...]  # of the windows without and with the change, alternating
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """Where it has got to."""
+    """The state of the tuning: the pace, the change that is being measured, and earlier changes."""
 
     pace: Pace
     trial: PaceTrial | None = None
-    rests: Mapping[Knob, tuple[int, int]] = field(default_factory=dict)  # windows left of each rest, and its length
-    crowded_before: bool = False  # in the window before this one
+    rests: Mapping[Knob, tuple[int, int]] = field(default_factory=dict)  # windows without tries: left, all
+    crowded_before: bool = False  # whether the previous window was crowded
     changes: Sequence[Change] = ()
 
 
 def slowed(pace: Pace, most: Pace) -> Pace:
-    """Return a pace that is nowhere beyond another."""
+    """Return a pace whose numbers are limited to those of `most`."""
     return Pace(
         threads=min(pace.threads, most.threads),
         readers=min(pace.readers, most.readers),
@@ -118,9 +118,9 @@ def slowed(pace: Pace, most: Pace) -> Pace:
 
 
 def tuned(now: Tuning, seen: Window, bounds: Bounds) -> Tuning:
-    """Return what follows from one more window."""
+    """Return the state of the tuning after one more window of measurements."""
     rested = replace(now, rests={knob: (max(0, left - 1), length) for knob, (left, length) in now.rests.items()})
-    # how many threads there may be beside what others do on our cores
+    # the most threads, given the cores that other processes use
     allowed = max(bounds.least.threads, math.floor(bounds.most.threads - seen.crowded + 0.25))
     too_many = now.pace.threads > allowed
     if too_many and now.crowded_before:
@@ -147,7 +147,7 @@ def _backed_off(now: Tuning, allowed: int, crowded: float) -> Tuning:
 
 
 def _begun(now: Tuning, seen: Window, bounds: Bounds, allowed: int) -> Tuning:
-    """Begin to try what most likely helps, if there is such a thing."""
+    """Return the state in which the most promising change is tried, or the same state if there is no such change."""
     for knob, value, why in _wanted(now.pace, seen, bounds, allowed):
         if value > getattr(now.pace, knob) and not now.rests.get(knob, (0, 0))[0]:
             after = replace(now.pace, **{knob: value})
@@ -157,7 +157,7 @@ def _begun(now: Tuning, seen: Window, bounds: Bounds, allowed: int) -> Tuning:
 
 
 def _wanted(pace: Pace, seen: Window, bounds: Bounds, allowed: int) -> list[tuple[Knob, int, str]]:
-    """Return what could be raised, to what and why, the likeliest first."""
+    """Return the possible changes, the most promising first: what to raise, its new value, and the reason."""
     found: list[tuple[Knob, int, str]] = []
     busy = seen.making_s / max(pace.threads * seen.wall_s, 1e-9)
     reading = seen.reading_s / max(seen.making_s, 1e-9)
@@ -174,7 +174,7 @@ def _wanted(pace: Pace, seen: Window, bounds: Bounds, allowed: int) -> list[tupl
 
 
 def _enough(pace: Pace, seen: Window) -> int:
-    """Return as many threads as keep up with the training, but no more than four times those there are."""
+    """Return the number of threads that keep up with the training, at most four times the current number."""
     training_s = max(seen.wall_s - seen.waited_s, 1e-9) / seen.batches
     needed = math.ceil(seen.making_s / max(1, seen.made) / training_s)
     return max(pace.threads + 1, min(needed, 4 * pace.threads))
@@ -182,10 +182,10 @@ def _enough(pace: Pace, seen: Window) -> int:
 
 def _judged(now: Tuning, trial: PaceTrial, rate: float) -> Tuning:
     rates = (*trial.rates, rate)
-    if len(rates) == 3:  # once more with it
+    if len(rates) == 3:  # a second window with the change
         return replace(now, pace=trial.after, trial=replace(trial, rates=rates))
     times = sum(rates[1::2]) / sum(rates[::2])
-    if len(rates) == 2 and _WORSE <= times < _CLEAR:  # once more without it
+    if len(rates) == 2 and _WORSE <= times < _CLEAR:  # a second window without the change
         return replace(now, pace=trial.before, trial=replace(trial, rates=rates))
     return _ended(now, trial, times)
 

@@ -1,1 +1,1 @@
-"""The order of samples in an epoch, the part of it that each rank takes, and the position in it."""
+"""The order of samples in an epoch, the samples that each rank takes, and the position of a loader in the order."""

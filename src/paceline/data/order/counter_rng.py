@@ -1,8 +1,8 @@
-"""Random numbers that are a function of what they are for: the same on every machine, with every version of NumPy.
+"""A counter-based random generator: the numbers are the same on every machine and with every version of NumPy.
 
-SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014) of a counter, under a key
-that is mixed from numbers such as seed, epoch and sample. NumPy may change what its generators draw; a run that goes on
-next year may not come in another order.
+The generator is SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, OOPSLA 2014) of a
+counter, with a key derived from numbers such as seed, epoch and sample. NumPy can change its generators between
+versions, and a resumed run must keep its order of samples.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MASK = 2**64 - 1
 
 
 def key_of(*numbers: int) -> int:
-    """Return a key for some numbers: 64 bits, other ones for other numbers or another order of them."""
+    """Return a key of 64 bits derived from integers; their order matters."""
     key = len(numbers)
     for number in numbers:
         key = _scrambled((key ^ (number & _MASK)) + _GOLDEN & _MASK)
@@ -23,7 +23,7 @@ def key_of(*numbers: int) -> int:
 
 
 def numbers(key: int, count: int) -> NDArray[np.uint64]:
-    """Return as many random numbers of 64 bits as are asked for."""
+    """Return `count` random integers of 64 bits."""
     return _mixed(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(key))
 
 
@@ -34,10 +34,15 @@ def _mixed(drawn: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def uniforms(key: int, ids: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """Return numbers from 0 to below 1 for each of some samples: a function of the key and its id alone.
+    """Return random numbers in [0, 1) for each sample, which depend only on the key and the sample's id.
+
+    Args:
+        key: The key, from `key_of`.
+        ids: The numbers of the samples.
+        count: How many random numbers each sample gets.
 
     Returns:
-        Of shape [ids, count].
+        An array of shape [ids, count].
     """
     own = _mixed(ids.astype(np.uint64) * np.uint64(_GOLDEN) + np.uint64(key))
     drawn = _mixed(own[:, None] + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN))
@@ -45,7 +50,7 @@ def uniforms(key: int, ids: NDArray[np.int64], count: int) -> NDArray[np.float64
 
 
 def permutation(key: int, count: int) -> NDArray[np.int64]:
-    """Return 0 to `count` - 1 in a random order."""
+    """Return the integers from 0 to `count` - 1 in a random order."""
     return np.argsort(numbers(key, count), kind="stable").astype(np.int64)
 
 

@@ -1,11 +1,12 @@
-"""The order of samples of several data sets that are mixed by weights, a function of seed and position.
+"""The order of samples of several datasets that are mixed by weights: a function of the seed and the position.
 
-Positions of all epochs together are cut into rows of 1,024. With the cumulative weights S and a random number u of the
-row, the row has the data set k at as many positions as there are numbers i + u, i = 0 .. 1023, between 1024 S[k-1] and
-1024 S[k] (systematic sampling): 1024 w[k] on average, always rounded up or down. A permutation mixes the row.
+The positions of all epochs are divided into rows of 1,024. S are the cumulative weights, and u is a random number of
+the row. Dataset k gets as many positions of the row as there are numbers i + u, i = 0 .. 1023, between 1024 S[k-1] and
+1024 S[k] (systematic sampling): 1024 w[k] on average, rounded up or down. A permutation shuffles the row.
 
-The j-th position of a data set, counted over all rows, is sample j mod n of its own order in epoch j div n. So each
-data set is in its own order, and each of its samples comes once in each pass, for any weights, epochs and ranks.
+The j-th position of a dataset of n samples, counted over all rows, is position j mod n of the dataset's own order in
+epoch j div n. So each dataset keeps its own order, and each of its samples comes once in each pass, for any weights,
+epochs and numbers of ranks.
 """
 
 from __future__ import annotations
@@ -23,32 +24,32 @@ from paceline.data.order.order import EpochOrder
 Numbers = NDArray[np.int64]
 ROW = 1024  # positions
 _KEPT_ROWS, _KEPT_ORDERS = 64, 64
-_CHUNK = 1 << 18  # rows that are counted at a time
-_OF_COUNTS, _OF_ROWS = 5, 6  # what random numbers are for
+_CHUNK = 1 << 18  # rows that are computed at a time
+_OF_COUNTS, _OF_ROWS = 5, 6  # purposes of the random numbers, part of their keys
 
 
 class MixedPart(NamedTuple):
-    """One of the data sets."""
+    """One of the mixed datasets."""
 
     samples: int
-    first: int  # number of its first sample among those of all data sets
-    order: Callable[[int], EpochOrder]  # of an epoch, that is a pass over this data set
+    first: int  # the number of its first sample in all datasets together
+    order: Callable[[int], EpochOrder]  # returns the order of a pass (epoch) over this dataset
 
 
 class MixedOrder:
-    """The sequence of one epoch: numbers of samples by position."""
+    """The order of one epoch: maps positions to sample numbers."""
 
     def __init__(
         self, parts: Sequence[MixedPart], weights: Sequence[float], blocks: Numbers, seed: int, epoch: int
     ) -> None:
-        """Make the sequence.
+        """Prepare the order of an epoch.
 
         Args:
-            parts: The data sets. An epoch has as many positions as they have samples together.
-            weights: The share of positions of each; their sum is 1.
-            blocks: Number of the first sample of each block of all data sets, one after the other.
-            seed: Of the mixture.
-            epoch: From 0.
+            parts: The datasets. An epoch has as many positions as all datasets have samples.
+            weights: The share of positions of each dataset; their sum is 1.
+            blocks: The number of the first sample of each block, over all datasets one after the other.
+            seed: The seed of the mixture.
+            epoch: The epoch, from 0.
         """
         self.samples = sum(part.samples for part in parts)
         self._parts, self._blocks, self._seed = parts, blocks, seed
@@ -65,7 +66,7 @@ class MixedOrder:
         self._order = lru_cache(_KEPT_ORDERS)(lambda part, turn: parts[part].order(turn))
 
     def ids(self, positions: Numbers) -> Numbers:
-        """Return the numbers of the samples at some positions of the sequence, from 0 to `samples` - 1."""
+        """Return the numbers of the samples at positions of the epoch, from 0 to `samples` - 1."""
         part, turn = self._places(positions + self._begin)
         found = np.empty(len(positions), np.int64)
         for each in np.unique(part).tolist():
@@ -76,12 +77,12 @@ class MixedOrder:
         return found
 
     def blocks(self, positions: Numbers) -> list[int]:
-        """Return the numbers of the blocks that positions need, each once, in the order in which they are needed."""
+        """Return the numbers of the blocks that hold the samples at positions, without duplicates, in order of need."""
         block = np.searchsorted(self._blocks, self.ids(positions), side="right") - 1
         return list(dict.fromkeys(block.tolist()))
 
     def _places(self, positions: Numbers) -> tuple[Numbers, Numbers]:
-        """Return the data set at each position of all epochs, and how many positions it has had before."""
+        """Return the dataset at each position (over all epochs), and how many earlier positions this dataset has."""
         row = positions // ROW
         part, turn = np.empty(len(positions), np.int64), np.empty(len(positions), np.int64)
         for each in np.unique(row).tolist():
@@ -91,14 +92,14 @@ class MixedOrder:
         return part, turn
 
     def _counts(self, first: int, rows: int) -> Numbers:
-        """Return how many positions of some rows each data set has, of shape [rows, data sets]."""
+        """Return how many positions each dataset has in consecutive rows, of shape [rows, datasets]."""
         drawn = uniforms(key_of(self._seed, _OF_COUNTS), np.arange(first, first + rows), 1)
         below = np.clip(np.ceil(self._bounds - drawn), 0, ROW).astype(np.int64)
         below[:, -1] = ROW  # the sum of the weights is 1 up to rounding
         return np.diff(below, axis=1)
 
     def _mixed(self, row: int) -> tuple[Numbers, Numbers]:
-        """Return the data set at each position of a row, and how many positions it has had before."""
+        """Return the dataset at each position of a row, and how many earlier positions this dataset has."""
         (counts,) = self._counts(row, 1)
         parts = np.repeat(np.arange(len(counts)), counts)[permutation(key_of(self._seed, _OF_ROWS, row), ROW)]
         turns = np.empty(ROW, np.int64)

@@ -1,4 +1,4 @@
-"""The position of a loader: seed, epoch, samples consumed by all ranks, and what the order was made with."""
+"""The position of a loader, which is its state: seed, epoch, samples consumed by all ranks, and shuffle parameters."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ _LEAST = {"epoch": 0, "window": 1, "lanes": 1}
 
 @dataclass(frozen=True, kw_only=True)
 class Position:
-    """About a hundred bytes that say all."""
+    """The state of a loader, about a hundred bytes."""
 
     seed: int
     epoch: int
-    consumed: int  # samples of the epoch, by all ranks together
-    samples: int  # of the data set
-    window: int  # blocks of a lane whose samples are mixed with each other
-    lanes: int  # parts of the order that take turns
+    consumed: int  # samples of this epoch that all ranks together have consumed
+    samples: int  # in the dataset
+    window: int  # blocks of a lane whose samples are shuffled together
+    lanes: int  # see `order.EpochOrder`
     shuffle: bool
-    dataset: str = ""  # digest of the data set; empty where there is none
+    dataset: str = ""  # a digest of the dataset; empty if unknown
 
     def next_epoch(self) -> Position:
-        """Return the beginning of the next epoch."""
+        """Return the position at the start of the next epoch."""
         return replace(self, epoch=self.epoch + 1, consumed=0)
 
     def state(self) -> dict[str, int | bool | str]:
-        """Return it as a dict."""
+        """Return the position as a dict for `state_dict`."""
         return asdict(self)
 
 
 def position_of(state: Mapping[str, Any], samples: int, dataset: str) -> Position:
-    """Return what a state says.
+    """Return the position from a loaded state.
 
     Args:
-        state: What `Position.state` returned.
-        samples: Of the data set that is there.
-        dataset: Its digest.
+        state: A dict from `Position.state`.
+        samples: The number of samples in the loader's dataset.
+        dataset: The digest of the loader's dataset.
 
     Raises:
-        UsageError: It is no state, or that of another data set.
+        UsageError: The dict is no state, is damaged, or belongs to another dataset.
     """
     names = [one.name for one in fields(Position) if one.name != "dataset"]
     missing = [name for name in names if not isinstance(state, Mapping) or name not in state]

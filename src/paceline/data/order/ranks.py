@@ -1,7 +1,7 @@
 """The rank of this process, the number of ranks on this host, and the share of the host that a rank may use.
 
-Ranks tell each other through the store of torch.distributed how many they are on a host, and in a loop. No rank waits
-for another longer than a few seconds, so a loader that only one rank uses still works.
+Through the store of torch.distributed, ranks exchange how many share a host and how many have begun a loop. A rank
+waits at most a few seconds for others, so a loader that only one rank uses still works.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from paceline.hardware.host import this_host
 from paceline.hardware.operating_system import HostFiles
 
 _log = logging.getLogger("paceline.data")
-_WAIT_S = 3.0  # for other ranks, once per process and per loader
+_WAIT_S = 3.0  # for other ranks, once per process and once per loop
 _POLL_S = 0.02
 _RANKS, _LOOPS = "paceline/ranks", "paceline/loops"
-_OF_MEMORY = 16  # a loader takes this part of the memory there is, at most
-_LEAST_BYTES = 512 << 20  # unless that is less
-# Set by the launcher: ranks of this host.
+_OF_MEMORY = 16  # by default a loader uses at most 1/16 of the host's memory
+_LEAST_BYTES = 512 << 20  # but at least this much
+# Launchers set these variables to the number of ranks on this host.
 _VARIABLES = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "MV2_COMM_WORLD_LOCAL_SIZE")
 
 
 def ranks_on_host() -> int:
-    """Return how many ranks share this host: as the launcher says, else as the ranks have told each other."""
+    """Return the number of ranks on this host, from the launcher's variables, else counted by the ranks, else 1."""
     for name in _VARIABLES:
         told = os.environ.get(name, "")
         if told.isdigit():
@@ -40,10 +40,10 @@ def ranks_on_host() -> int:
 
 
 def begin_loop(name: str) -> Callable[[], int | None]:
-    """Tell the other ranks that this one begins a loop.
+    """Announce to the other ranks that this rank begins a loop.
 
     Args:
-        name: Of the loop, the same on all ranks.
+        name: The name of the loop, the same on all ranks.
 
     Returns:
         A function that waits up to 3 s for the other ranks, and returns the number of ranks that have begun the loop.
@@ -66,7 +66,12 @@ def begin_loop(name: str) -> Callable[[], int | None]:
 
 
 def tell_missing_ranks(begun: int | None, world: int) -> None:
-    """Warn if other ranks have not begun a loop by its end: their samples were not read."""
+    """Log a warning if some ranks have not begun a loop by its end, as their samples were not read.
+
+    Args:
+        begun: The number of ranks that have begun the loop; None if unknown.
+        world: The number of ranks.
+    """
     if begun is not None and begun < world:
         _log.warning(
             "only %d of %d ranks have read this loop, so only %d/%d of the samples were read. To validate on one rank, "
@@ -76,7 +81,7 @@ def tell_missing_ranks(begun: int | None, world: int) -> None:
 
 
 def _of_slurm() -> int | None:
-    """Return the tasks of a step of Slurm on this node, from a list such as ``4(x2),3``."""
+    """Return the number of tasks of a Slurm step on this node, from a list such as ``4(x2),3``; None if unknown."""
     listed, node = os.environ.get("SLURM_STEP_TASKS_PER_NODE", ""), os.environ.get("SLURM_NODEID", "0")
     counts: list[int] = []
     for part in listed.split(","):
@@ -91,7 +96,7 @@ def _of_slurm() -> int | None:
 
 
 def _of_store() -> int | None:
-    """Return how many ranks of the process group have the name of this host."""
+    """Return how many ranks of the process group have this host's name; None without a group of several ranks."""
     store, world = _store()
     if store is None:
         return None
@@ -103,7 +108,7 @@ def _of_store() -> int | None:
 
 @cache
 def _told(of: int, world: int) -> int:
-    """Tell the host of this rank once to a store, wait for the others, and count the ranks of this host."""
+    """Publish this rank's host in the store once, wait for other ranks, and return the number of ranks on the host."""
     store, _ = _store()
     own = f"{_RANKS}/{socket.gethostname()}"
     store.add(own, 1)
@@ -113,7 +118,7 @@ def _told(of: int, world: int) -> int:
 
 
 def _counted(count: Callable[[], int], wanted: int) -> int:
-    """Return a count when it is as large as wanted, or after a few seconds."""
+    """Poll a count until it reaches `wanted` or `_WAIT_S` has passed, and return the count."""
     end = time.monotonic() + _WAIT_S
     while (found := count()) < wanted and time.monotonic() < end:
         time.sleep(_POLL_S)
@@ -121,7 +126,7 @@ def _counted(count: Callable[[], int], wanted: int) -> int:
 
 
 def _store() -> tuple[Any, int]:
-    """Return the store of the process group and the number of ranks; None where there is no group of several ranks."""
+    """Return the store of the process group and the number of ranks; None and 1 without a group of several ranks."""
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     try:
@@ -129,22 +134,22 @@ def _store() -> tuple[Any, int]:
             return None, 1
         world = distributed.get_world_size()
         return (distributed.distributed_c10d._get_default_store(), world) if world > 1 else (None, 1)
-    except Exception:  # a torch that keeps its store elsewhere
+    except Exception:  # another version of torch may store it elsewhere
         return None, 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What of this host is this rank's."""
+    """The part of this host's resources that this rank may use."""
 
     cores: int
-    spare_cores: float  # of the host, that are not ours: others may be busy on them
-    memory_bytes: int  # that a loader may take unless it is told otherwise
-    ranks: int = 1  # of this host
+    spare_cores: float  # the other cores of the host, which may be busy
+    memory_bytes: int  # the default memory of a loader
+    ranks: int = 1  # on this host
 
 
 def rank_and_world() -> tuple[int, int]:
-    """Return the rank and the number of ranks, as torch.distributed knows them, else the launcher's environment."""
+    """Return the rank and the number of ranks from torch.distributed, else from the launcher's variables, else 0, 1."""
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
@@ -156,7 +161,7 @@ def rank_and_world() -> tuple[int, int]:
 
 
 def share_of_host(files: HostFiles | None = None) -> Share:
-    """Return what this rank may use: the cores it may run on, or pay for, and memory, shared among the ranks here."""
+    """Return the cores and the memory that this rank may use: the host's allowance divided by its ranks."""
     host, ranks = this_host(files), ranks_on_host()
     cores = max(1, int(host.allowed_cores / ranks))
     memory = (host.memory_limit_bytes or 0) // (_OF_MEMORY * ranks)

@@ -1,7 +1,7 @@
-"""The positions of the sequence that a rank takes: what is left of it, distributed sample by sample.
+"""The positions of an epoch's order that each rank takes: the rest of the epoch is dealt to ranks sample by sample.
 
-State is how many samples all ranks together have consumed: whatever their number was, and whatever it is now, what is
-left is the rest of the same sequence, and nothing is lost or comes twice.
+The only state is the number of samples that all ranks together have consumed. If a run resumes with another number of
+ranks, they take the rest of the same order, so no sample is lost or repeated.
 """
 
 from __future__ import annotations
@@ -21,30 +21,36 @@ Ends = Literal["drop", "pad", "even"]
 
 @dataclass(frozen=True, kw_only=True)
 class Slice:
-    """A rank of some, and what a step of it takes."""
+    """A rank among all ranks, and its batch size."""
 
     rank: int
     world: int
-    batch: int  # samples of a rank
-    ends: Ends = "drop"  # a last step that is not full: left out, filled up from the beginning, or split evenly
+    batch: int  # samples of a rank in a step
+    ends: Ends = "drop"  # an incomplete last step is dropped, padded from the start, or split evenly
 
 
 def steps_left(samples: int, consumed: int, share: Slice) -> int:
-    """Return how many steps are left of an epoch, the same for all ranks."""
+    """Return the number of steps left in an epoch, the same for all ranks.
+
+    Args:
+        samples: The number of samples in the epoch.
+        consumed: How many samples all ranks together have consumed.
+        share: The rank.
+    """
     left, whole = samples - consumed, share.world * share.batch
     full, rest = divmod(max(0, left), whole)
     if share.ends == "drop":
         return full
-    least = 1 if share.ends == "pad" else share.world  # evenly split, each rank has to get one
+    least = 1 if share.ends == "pad" else share.world  # with "even", each rank must get a sample
     return full + (rest >= least)
 
 
 def check_steps(samples: int, share: Slice) -> None:
-    """Check that an epoch has a step.
+    """Check that an epoch has at least one step.
 
     Args:
-        samples: Of the epoch.
-        share: A rank.
+        samples: The number of samples in the epoch.
+        share: Any rank.
 
     Raises:
         UsageError: No rank would get a batch.
@@ -68,11 +74,11 @@ def check_steps(samples: int, share: Slice) -> None:
 
 
 def positions(samples: int, consumed: int, share: Slice) -> Numbers:
-    """Return the positions that a rank takes in the step that comes next; empty after the last one.
+    """Return the positions that a rank takes in the next step, or an empty array after the last step.
 
     Args:
-        samples: Of the epoch.
-        consumed: By all ranks together.
+        samples: The number of samples in the epoch.
+        consumed: How many samples all ranks together have consumed.
         share: The rank.
     """
     if not steps_left(samples, consumed, share):
@@ -85,26 +91,26 @@ def positions(samples: int, consumed: int, share: Slice) -> Numbers:
 
 
 def after(samples: int, consumed: int, share: Slice) -> int:
-    """Return how many samples all ranks have consumed once that step is done."""
+    """Return how many samples all ranks have consumed after the next step."""
     return min(samples, consumed + share.world * share.batch)
 
 
 def coming(samples: int, consumed: int, share: Slice, most: int) -> Numbers:
-    """Return the positions that a rank takes once so many samples are consumed, some of them at most."""
+    """Return the next positions of a rank after `consumed` samples, at most `most` of them."""
     return np.arange(consumed + share.rank, min(samples, consumed + most * share.world), share.world)
 
 
 def planned(samples: int, consumed: int, share: Slice, most: int) -> Iterator[tuple[list[int], list[Numbers]]]:
-    """Yield the steps that are left, several at a time, for what is cheaper done for many.
+    """Yield the steps left in an epoch in groups, so that callers can process several steps at once.
 
     Args:
-        samples: Of the epoch.
-        consumed: By all ranks together.
+        samples: The number of samples in the epoch.
+        consumed: How many samples all ranks together have consumed.
         share: The rank.
-        most: Steps at a time.
+        most: The most steps of a group.
 
     Yields:
-        How many samples are consumed after each step, and the positions that the rank takes in it.
+        For each step the number of samples consumed after it, and for each step the positions of the rank.
     """
     whole = share.world * share.batch
     while steps_left(samples, consumed, share):

@@ -1,9 +1,9 @@
-"""Batches of samples of similar length, with at most so many tokens each: `max_tokens` of fairseq, length buckets.
+"""Batches of samples of similar length with at most `max_tokens` tokens each (length bucketing).
 
 The sequence of an epoch is cut into pools of positions. A pool is sorted by length, the longest samples first, and cut
-into batches of as many samples as fit: samples x the longest length, padding included, is at most the budget. The
-batches of a pool are then mixed. All of this is a function of seed, epoch and lengths, not of the number of ranks: in a
-step, N ranks take the next N batches. State is the number of samples consumed, which is the end of a batch.
+into batches of as many samples as fit: the number of samples times the longest length is at most the budget. The
+batches of a pool are then shuffled. The batches depend on seed, epoch and lengths, not on the number of ranks: in a
+step, N ranks take the next N batches. The state is the number of consumed samples, which is the end of a batch.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _OF_POOLS = 7  # what a permutation is for
 class BudgetPlan:
     """The batches of an epoch."""
 
-    positions: Numbers  # of the sequence of the epoch, batch after batch
-    ends: Numbers  # of each batch, in samples
+    positions: Numbers  # in the sequence of the epoch, in the order of batches
+    ends: Numbers  # the number of samples up to the end of each batch
 
     def batch(self, number: int) -> Numbers:
         """Return the positions of a batch."""
@@ -40,9 +40,9 @@ def budget_plan(lengths: Numbers, max_tokens: int, seeds: tuple[int, int] | None
     """Cut an epoch into batches.
 
     Args:
-        lengths: In tokens, from 1 to `max_tokens`, of the sample at each position of the sequence.
-        max_tokens: Of a batch, padding included.
-        seeds: Seed and epoch, by which the batches of a pool are mixed; None: they come by length.
+        lengths: The length of the sample at each position of the sequence, in tokens, from 1 to `max_tokens`.
+        max_tokens: The limit of a batch, with padding.
+        seeds: Seed and epoch for shuffling the batches of a pool; None to keep them in order of length.
     """
     usual = max(1.0, float(lengths.mean())) if len(lengths) else 1.0
     pool = max(_POOL, int(_POOL_BATCHES * max_tokens / usual))
@@ -60,7 +60,7 @@ def budget_plan(lengths: Numbers, max_tokens: int, seeds: tuple[int, int] | None
 
 
 def _edges(lengths: Numbers, max_tokens: int) -> list[int]:
-    """Return where batches begin after the first one; the longest samples come first."""
+    """Return the starts of the batches after the first one; lengths are in descending order."""
     found, begin = list[int](), 0
     while (begin := begin + max_tokens // int(lengths[begin])) < len(lengths):
         found.append(begin)
@@ -81,7 +81,11 @@ def budget_steps_left(plan: BudgetPlan, consumed: int, share: Slice) -> int:
 
 
 def _first_batch(plan: BudgetPlan, consumed: int) -> int:
-    """Return the number of the batch that begins after so many samples."""
+    """Return the number of the batch that begins after `consumed` samples.
+
+    Raises:
+        UsageError: `consumed` is not the end of a batch.
+    """
     found = int(np.searchsorted(plan.ends, consumed, side="right"))
     if consumed and (not found or plan.ends[found - 1] != consumed):
         raise UsageError(
@@ -97,10 +101,10 @@ def budget_planned(
     """Yield the steps that are left, several at a time, as `paceline.data.order.slices.planned` does.
 
     Args:
-        plan: Of the epoch.
-        consumed: Samples, by all ranks together.
+        plan: The batches of the epoch.
+        consumed: The samples that all ranks together have consumed.
         share: The rank.
-        most: Steps at a time.
+        most: The number of steps at a time.
     """
     first, left = _first_batch(plan, consumed), budget_steps_left(plan, consumed, share)
     for step in range(0, left, most):
@@ -110,14 +114,14 @@ def budget_planned(
 
 
 def _own_batch(plan: BudgetPlan, first: int, share: Slice) -> Numbers:
-    """Return what a rank takes of the step that begins with a batch."""
+    """Return the positions of a rank in the step that begins with a batch."""
     if first + share.world <= len(plan.ends) or share.ends == "pad":
         return plan.batch((first + share.rank) % len(plan.ends))
     return _split([plan.batch(number) for number in range(first, len(plan.ends))], share.world)[share.rank]
 
 
 def _split(batches: list[Numbers], world: int) -> list[Numbers]:
-    """Return as many batches as there are ranks, by halving the one with the most samples: halves fit the budget."""
+    """Return `world` batches by repeatedly halving the one with the most samples; halves fit the budget."""
     while len(batches) < world:
         place = max(range(len(batches)), key=lambda turn: len(batches[turn]))
         batches[place : place + 1] = np.array_split(batches[place], 2)
@@ -125,7 +129,7 @@ def _split(batches: list[Numbers], world: int) -> list[Numbers]:
 
 
 def budget_coming(plan: BudgetPlan, consumed: int, share: Slice, most: int) -> Numbers:
-    """Return positions that a rank takes once so many samples are consumed, about as many as are asked for."""
+    """Return about `most` positions that a rank takes after so many consumed samples."""
     found, count = [np.empty(0, np.int64)], 0
     for number in range(_first_batch(plan, consumed) + share.rank, len(plan.ends), share.world):
         if count >= most:

@@ -1,1 +1,1 @@
-"""Reads samples of shards: blocks of bytes, decoded images, crops, tokens, and the cache of decoded images."""
+"""Reading samples of shards: blocks of bytes, decoded images, crops, tokens, and the cache of decoded images."""

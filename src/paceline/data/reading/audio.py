@@ -1,4 +1,4 @@
-"""Sound that was kept as the bytes of its file, decoded with soundfile (libsndfile)."""
+"""Decoding of audio files from their bytes, with soundfile (libsndfile)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,27 @@ from paceline.data.sources import BadSample
 
 
 class Sound(NamedTuple):
-    """Decoded sound."""
+    """Decoded audio."""
 
     samples: NDArray[np.float32]  # [channels, samples], from -1 to 1
-    rate: int  # samples a second, of each channel
+    rate: int  # samples per second, of each channel
 
 
 def decode_audio(data: bytes, start: int = 0, frames: int = -1) -> Sound:
-    """Decode the bytes of a file of sound: WAV, FLAC, OGG, MP3 and what else libsndfile reads.
+    """Decode the bytes of an audio file: WAV, FLAC, OGG, MP3 and other formats of libsndfile.
 
     Use it in a function that is given to a loader as `transform=`: `lambda sample: decode_audio(sample["audio"])`.
 
     Args:
         data: The bytes of the file.
-        start: The first sample of each channel that is wanted.
-        frames: How many samples of each channel are wanted; -1: all that follow.
+        start: The first sample of each channel to return.
+        frames: How many samples of each channel to return; -1 for all that follow.
+
+    Returns:
+        Samples of shape [channels, samples] and the sample rate.
 
     Raises:
-        BadSample: The bytes are no sound that can be read.
+        BadSample: libsndfile cannot decode the bytes.
         EnvironmentFault: soundfile is not installed.
     """
     try:

@@ -1,8 +1,8 @@
-"""Blocks of shards: read ahead of the steps that need them, each in one piece, within a budget of memory.
+"""Blocks of shards in memory: read ahead of the steps that need them, each in one piece, within a memory budget.
 
-Reader threads fetch blocks in the order in which steps need them, several at a time. A thread that needs a block that
-is not there reads it itself, or waits for the reader that has begun. Buffers are reused: a new one costs as many page
-faults as reading it from the page cache.
+Reader threads fetch blocks in the order in which steps need them, several at a time. A thread that needs a missing
+block reads it itself, or waits for the reader that has started. Buffers are reused, because a new buffer costs as many
+page faults as reading its bytes from the page cache.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.reading.stages import Lap, StageClock
 
 Numbers = NDArray[np.int64]
-_PLANNED = 16  # batches whose blocks are asked for in one go
-_PLANNED_NUMBERS = 64  # the same where there are no blocks
-_UNUSED = 2  # references to a buffer that nobody has: of the list, and of the call that counts them
+_PLANNED = 16  # batches whose blocks are requested together
+_PLANNED_NUMBERS = 64  # batches that are planned together without blocks
+_UNUSED = 2  # reference count of an unused buffer: the list, and the call of getrefcount
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Bytes of a shard."""
+    """A block: a range of bytes of a shard, in memory."""
 
-    begin: int  # in the shard's file
+    begin: int  # the offset in the shard's file
     data: memoryview
-    fetched: bool = False  # from a store, just now
+    fetched: bool = False  # whether it came from a store, not from the disk
 
     def part(self, offset: int, length: int) -> memoryview:
-        """Return some bytes, by their place in the file; fewer where the file ends before."""
+        """Return `length` bytes at an offset in the shard's file, or fewer if the file ends before."""
         return self.data[offset - self.begin : offset - self.begin + length]
 
 
 class Buffers:
-    """Memory that blocks had, for those that come."""
+    """Released buffers of blocks, for reuse."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: list[bytearray] = []
 
     def taken(self, length: int) -> bytearray:
-        """Return a buffer of so many bytes at least, that nobody uses any more, or a new one."""
+        """Return an unused buffer of at least `length` bytes, or a new one."""
         with self._lock:
             for place in range(len(self._kept)):
                 if len(self._kept[place]) >= length and sys.getrefcount(self._kept[place]) <= _UNUSED:
@@ -63,20 +63,20 @@ class Buffers:
         return bytearray(length)
 
     def keep(self, buffer: bytearray, most_bytes: int) -> None:
-        """Keep a buffer, if all that are kept do not become more than so many bytes."""
+        """Keep a buffer for reuse, if all kept buffers then have at most `most_bytes` bytes together."""
         with self._lock:
             if sum(map(len, self._kept)) + len(buffer) <= most_bytes:
                 self._kept.append(buffer)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of all that are kept."""
+        """The bytes of all buffers kept for reuse."""
         with self._lock:
             return sum(map(len, self._kept))
 
 
 class BlockStore:
-    """The blocks of a data set that are in memory."""
+    """The blocks of a dataset that are in memory, and the threads that read ahead."""
 
     def __init__(
         self,
@@ -86,24 +86,24 @@ class BlockStore:
         clock: StageClock,
         waited: Callable[[float], None],
     ) -> None:
-        """Prepare a store; nobody reads ahead until readers are allowed.
+        """Create an empty store; `allow` starts the reader threads.
 
         Args:
-            dataset: What is read.
-            buffers: Memory for blocks.
-            budget_bytes: Of all blocks together, at most, if that is enough for one.
-            clock: Adds up what reading takes.
-            waited: Is told the seconds that a thread waited for a block.
+            dataset: The dataset.
+            buffers: Buffers for reuse.
+            budget_bytes: The most bytes of all blocks together; one block is always allowed.
+            clock: Sums the time of reading.
+            waited: Is called with the seconds that a thread waited for a block.
         """
         self._dataset = dataset
         self._buffers = buffers
         self._budget = budget_bytes
         self._clock = clock
         self._lock = threading.Condition()
-        self._blocks: OrderedDict[int, Future[Block]] = OrderedDict()  # what was used last comes last
+        self._blocks: OrderedDict[int, Future[Block]] = OrderedDict()  # the last used block is last
         self._wanted: deque[int] = deque()
         self._sizes: dict[int, int] = {}
-        self._lost: dict[int, LostPart] = {}  # not asked for again
+        self._lost: dict[int, LostPart] = {}  # not read again
         self._reading = dataset.reading()
         self._plans: tuple[frozenset[int], frozenset[int]] = (frozenset(), frozenset())
         self._closed = False
@@ -112,7 +112,7 @@ class BlockStore:
         self._readers: list[threading.Thread] = []
 
     def allow(self, readers: int) -> None:
-        """Say how many threads may read ahead; a store wants some in any case."""
+        """Set how many threads may read ahead; a dataset in an object store has a minimum."""
         readers = max(readers, self._reading.readers)
         with self._lock:
             self._allowed = readers
@@ -125,9 +125,10 @@ class BlockStore:
             reader.start()
 
     def want(self, blocks: Sequence[int]) -> None:
-        """Say which blocks come next, in the order in which they are needed.
+        """Set the blocks to read next, in the order in which they are needed.
 
-        What was wanted two times ago, and is not wanted since, is let go: nobody works with it any more.
+        A block that was in the call before the last, and in neither of the two later calls, is released: no thread uses
+        it any more.
         """
         with self._lock:
             before, last = self._plans
@@ -140,11 +141,11 @@ class BlockStore:
             self._lock.notify_all()
 
     def get(self, block: int) -> Block:
-        """Return a block; it is read now if it is not there.
+        """Return a block; if it is not in memory, read it now or wait for its reader.
 
         Raises:
-            LostPart: It cannot be had.
-            Stopped: The store was told to stop.
+            LostPart: The block cannot be read.
+            Stopped: `stop` was called.
         """
         with self._lock:
             if block in self._lost:
@@ -164,7 +165,7 @@ class BlockStore:
 
     @property
     def foreseen(self) -> int:
-        """Samples beyond those that are planned, of which to say that they will be wanted: a store takes its time."""
+        """How many samples beyond the planned steps to request, because an object store is slow; 0 for a disk."""
         if not self._reading.readers:
             return 0
         blocks = self._dataset.blocks
@@ -173,12 +174,12 @@ class BlockStore:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the blocks in memory, of those that are being read, and of memory that waits for others."""
+        """The bytes of all blocks, including those being read, and of buffers kept for reuse."""
         with self._lock:
             return sum(self._sizes.values()) + self._buffers.held_bytes
 
     def stop(self) -> None:
-        """Have all that is being read end soon: nobody wants it any more."""
+        """Cancel all reads, because no block is needed any more."""
         with self._lock:
             self._closed = True
             self._wanted.clear()
@@ -186,7 +187,7 @@ class BlockStore:
         self._reading.stop()
 
     def close(self) -> None:
-        """End the readers, close the files, and let go of all blocks."""
+        """End the readers, close the files, and release all blocks."""
         self.stop()
         for reader in self._readers:
             reader.join()
@@ -208,11 +209,11 @@ class BlockStore:
             self._fill(block, future)
 
     def _has_work(self) -> bool:
-        """Say whether a block is wanted that fits in, beside those that are there: those are wanted sooner."""
+        """Return whether a block is requested that fits in the budget besides the blocks in memory (needed sooner)."""
         return bool(self._wanted) and sum(self._sizes.values()) + self._size(self._wanted[0]) <= self._budget
 
     def _begun(self, block: int) -> Future[Block]:
-        """Note that a block is being read; what was not used for longest makes room. The lock is held."""
+        """Note that a block is being read; drop the least recently used blocks over the budget. The lock is held."""
         future: Future[Block] = Future()
         self._blocks[block] = future
         self._sizes[block] = self._size(block)
@@ -224,12 +225,12 @@ class BlockStore:
         return future
 
     def _drop(self, block: int) -> None:
-        """Let go of a block, and keep its memory for another. The lock is held."""
+        """Release a block, and keep its buffer for reuse. The lock is held."""
         future = self._blocks.pop(block)
         self._sizes.pop(block)
         if future.exception() is None:
             buffer = future.result().data.obj
-            assert isinstance(buffer, bytearray)  # `_read` has made it
+            assert isinstance(buffer, bytearray)  # created by `_read`
             self._buffers.keep(buffer, self._budget - sum(self._sizes.values()))
 
     def _fill(self, block: int, future: Future[Block]) -> None:
@@ -251,7 +252,7 @@ class BlockStore:
         data = memoryview(self._buffers.taken(length))[:length]
         done, stage = self._reading.fill(piece, data)
         lap.mark(stage, self._dataset.samples_in(block))
-        if stage == "read":  # what fetching costs is what batches wait for it: `LostSampleReplacer`
+        if stage == "read":  # the time of "fetch" is the wait of batches, see `LostSampleReplacer`
             self._clock.add(stage, lap.spent[stage])
         return Block(begin=piece.begin, data=data[:done].toreadonly(), fetched=stage == "fetch")
 
@@ -268,15 +269,17 @@ def steps_ahead(
     cache: DecodedCache | None,
     plan: BudgetPlan | None = None,
 ) -> Iterator[tuple[int, Numbers]]:
-    """Yield, for each step that is left, how many samples are consumed after it, and its samples.
+    """Yield, for each step left, the number of samples consumed after it and the numbers of its samples.
+
+    The blocks of coming steps are requested from the store meanwhile.
 
     Args:
-        order: Of the epoch.
-        at: Where the loop begins.
+        order: The order of the epoch.
+        at: The position where the loop begins.
         share: The rank.
-        store: What reads blocks; None where there are none.
-        cache: What is decoded already, and need not be read.
-        plan: The batches of the epoch; None: each has as many samples as the share says.
+        store: Reads blocks; None for a dataset without blocks.
+        cache: The cache of decoded images, whose blocks need not be read.
+        plan: The batches of the epoch under a token budget; None for batches of a fixed number of samples.
     """
     most = _PLANNED if store is not None else _PLANNED_NUMBERS
     steps = planned(at.samples, at.consumed, share, most)

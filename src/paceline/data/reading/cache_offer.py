@@ -1,4 +1,4 @@
-"""The cost of a cache of decoded images, and what it would save."""
+"""Estimate of a cache of decoded images: the memory or disk space that it needs, and the CPU time that it saves."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from paceline.data.reading.stages import Spent
 from paceline.hardware.host import available_bytes
 from paceline.hardware.operating_system import LocalFiles
 
-_OF_FREE = 0.4  # of what is free, that a cache may take
-_PAYS = 0.3  # share of the CPU time of a sample, that decoding has to take
-_LOOKED_AT = 4  # shards by which the size of pictures is estimated
+_OF_FREE = 0.4  # the share of free memory or disk space that a cache may use
+_PAYS = 0.3  # the least share of decoding in the CPU time of a sample
+_LOOKED_AT = 4  # shards from which the size of images is estimated
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheOffer:
-    """A cache of all decoded pictures: its cost, and what it saves from the second epoch on."""
+    """A cache of all decoded images: its size, and the time that it saves from the second epoch on."""
 
-    bytes: int  # of all of them, for each rank that keeps its own
-    free_memory_bytes: int | None  # of this host; None: it does not say
-    free_disk_bytes: int | None  # where the data set lies; None: in a store
-    fits: tuple[str, ...]  # of "ram" and "disk"; what takes at most 40% of what is free
-    saves_cpu_s: float  # of a sample: what decoding takes
-    of_cpu_s: float  # of a sample: all stages
-    disk_bytes_per_s: float  # that a disk has to give for each thread, to be faster than decoding
+    bytes: int  # of all images; in memory, each rank needs as much
+    free_memory_bytes: int | None  # on this host; None if unknown
+    free_disk_bytes: int | None  # on the disk of the dataset; None if it is in a store
+    fits: tuple[str, ...]  # "ram" and "disk", if the cache needs at most 40% of the free bytes
+    saves_cpu_s: float  # per sample: the time of decoding
+    of_cpu_s: float  # per sample: the time of all stages
+    disk_bytes_per_s: float  # per thread; a slower disk is slower than decoding
 
 
 def cache_offer(
     dataset: ShardedDataset, column: str, size: int | None, spent: Mapping[str, Spent]
 ) -> CacheOffer | None:
-    """Return what a cache costs and saves; None where decoding takes little, or nothing is known yet.
+    """Return the size and saving of a cache, or None if decoding takes little time or the times are not known yet.
 
     Args:
-        dataset: Whose pictures would be kept.
-        column: Of pictures.
-        size: Pixels on a side of what would be kept, where crops draw nothing at random; None: whole pictures are kept.
-        spent: What stages took so far.
+        dataset: The dataset whose images would be cached.
+        column: The column of images.
+        size: The side of cached crops in pixels, for crops without random numbers; None to cache whole images.
+        spent: The time of each stage so far.
     """
     costs = {name: one.cpu_s / one.samples for name, one in spent.items() if one.samples and name != "copy"}
     decode, whole = spent.get("decode"), sum(costs.values())
@@ -69,7 +69,7 @@ def cache_offer(
 
 
 def _bytes_of_picture(dataset: ShardedDataset, column: str) -> float | None:
-    """Return the bytes of a decoded picture, on average of some shards that were read; None where no size is known."""
+    """Return the mean bytes of a decoded image in shards whose index was read, or None if no size is known."""
     arrays = [index.arrays for index in list(dataset.indexes.values())[:_LOOKED_AT]]
     if not arrays:
         return None

@@ -1,7 +1,7 @@
-"""Crops: boxes of a whole batch at once, and whether each is mirrored, from random numbers of each sample.
+"""Crops: the box of each image in a batch, and whether the image is mirrored, from random numbers of each sample.
 
-`RandomResizedCrop` is the one of "Going deeper with convolutions" (Szegedy et al., CVPR 2015) as torchvision has it:
-ten tries of an area and a ratio of sides, and the largest box in the middle where none fits.
+`RandomResizedCrop` is that of "Going deeper with convolutions" (Szegedy et al., CVPR 2015), as in torchvision: up to
+ten random areas and aspect ratios are tried, and if no box fits, the largest box in the middle is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TRIES = 10
 
 @dataclass(frozen=True)
 class Boxes:
-    """Parts of pictures, in pixels; arrays of one number a picture."""
+    """Boxes in images, in pixels; each array has one number for each image."""
 
     top: Numbers
     left: Numbers
@@ -32,51 +32,51 @@ class Boxes:
 
 @runtime_checkable
 class Crop(Protocol):
-    """What is taken of each picture."""
+    """Chooses a box of each image."""
 
     @property
     def size(self) -> int:
-        """Pixels on each side of what is made."""
+        """The side of the resulting square image, in pixels."""
 
     @property
     def draws(self) -> int:
-        """Random numbers that a picture needs."""
+        """The number of random numbers for each image."""
 
     def boxes(self, height: Numbers, width: Numbers, drawn: Floats) -> Boxes:
-        """Choose the parts.
+        """Return the box of each image, and whether to mirror it.
 
         Args:
-            height: Of each picture, in pixels.
-            width: Of each picture, in pixels.
-            drawn: Numbers from 0 to below 1, of shape [pictures, draws].
+            height: The height of each image, in pixels.
+            width: The width of each image, in pixels.
+            drawn: Random numbers in [0, 1), of shape [images, draws].
         """
 
 
 def antialiases(crop: Crop) -> bool:
-    """Say whether a crop shrinks with a filter; a crop of the user's own does unless it has `antialias = False`."""
+    """Return whether a crop shrinks images with a filter; crops without an attribute `antialias` do."""
     return bool(getattr(crop, "antialias", True))
 
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """A random part of random size and shape, made `size` pixels square; for training."""
+    """A random box of random area and aspect ratio, resized to `size` x `size` pixels; for training."""
 
     size: int
-    scale: tuple[float, float] = (0.08, 1.0)  # of the picture's area
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # of width to height
-    mirror: float = 0.5  # how probably it is mirrored
-    antialias: bool = True  # shrink with a filter that averages all pixels, as PIL and torchvision do; False is faster
+    scale: tuple[float, float] = (0.08, 1.0)  # the range of the box's area, relative to the image
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # the range of width / height
+    mirror: float = 0.5  # the probability of mirroring
+    antialias: bool = True  # average all pixels when shrinking, as PIL and torchvision do; False is faster
 
     def __post_init__(self) -> None:
         whole_number("size", self.size, 1)
 
     @property
     def draws(self) -> int:
-        """Two for each try, two for the place, one for mirroring."""
+        """The number of random numbers for each image: two for each try, two for the position, one for mirroring."""
         return 2 * _TRIES + 3
 
     def boxes(self, height: Numbers, width: Numbers, drawn: Floats) -> Boxes:
-        """Choose the parts."""
+        """Return the box of each image, and whether to mirror it."""
         areas = self.scale[0] + drawn[:, :_TRIES] * (self.scale[1] - self.scale[0])
         low, high = np.log(self.ratio)
         shapes = np.exp(low + drawn[:, _TRIES : 2 * _TRIES] * (high - low))
@@ -95,7 +95,7 @@ class RandomResizedCrop:
         return Boxes(top, left, h, w, mirror < self.mirror)
 
     def _middle(self, height: Numbers, width: Numbers) -> tuple[Numbers, Numbers]:
-        """Return the largest sides whose ratio is allowed."""
+        """Return the height and width of the largest box whose aspect ratio is allowed."""
         low, high = self.ratio
         tall, wide = width < low * height, width > high * height
         h = np.where(tall, np.rint(width / low), height).astype(np.int64)
@@ -105,11 +105,11 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """The middle, as if the shorter side were made `resize` pixels and `size` of them were kept; for evaluation."""
+    """The middle of the image, as if its shorter side became `resize` pixels and `size` were kept; for evaluation."""
 
     size: int
     resize: int = 256
-    antialias: bool = True  # as of RandomResizedCrop
+    antialias: bool = True  # as in RandomResizedCrop
 
     def __post_init__(self) -> None:
         whole_number("size", self.size, 1)
@@ -117,11 +117,11 @@ class CenterCrop:
 
     @property
     def draws(self) -> int:
-        """Nothing is random."""
+        """The number of random numbers for each image, which is 0."""
         return 0
 
     def boxes(self, height: Numbers, width: Numbers, drawn: Floats) -> Boxes:
-        """Choose the parts."""
+        """Return the box of each image, and whether to mirror it."""
         short = np.minimum(height, width)
         side = np.maximum(1, np.minimum(np.rint(short * self.size / self.resize).astype(np.int64), short))
         mirrored = np.zeros(len(height), np.bool_)

@@ -1,7 +1,7 @@
 """A cache of decoded images, in memory or in files on a local disk.
 
-Where a crop draws nothing at random what it makes is kept, else whole pictures are. What was kept first stays: every
-epoch needs every sample once, so whatever is thrown out for another would have been as good.
+If a crop draws no random numbers, its results are cached, otherwise whole images. Nothing is evicted: every epoch needs
+every sample once, so no sample is better to keep than another.
 """
 
 from __future__ import annotations
@@ -28,46 +28,46 @@ from paceline.hardware.operating_system import LocalFiles
 
 Numbers = NDArray[np.int64]
 Pixels = NDArray[np.uint8]  # of shape [height, width, 3]
-Shapes = Callable[[int], NDArray[np.int64]]  # of a shard: height and width of each sample, [samples, 2]; 0: not known
-_OF_FREE = 0.4  # of what is free, unless something else is said
+Shapes = Callable[[int], NDArray[np.int64]]  # shard -> heights and widths, [samples, 2]; 0: unknown
+_OF_FREE = 0.4  # the default share of free memory or disk space
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheUse:
-    """What a cache holds."""
+    """How much a cache holds, and its limit."""
 
     where: str  # "ram" or the folder
     samples: int
     bytes: int
     most_bytes: int
-    trouble: str | None  # why it keeps nothing more, where that is not for lack of room
+    trouble: str | None  # why the cache has stopped, other than its limit
 
 
 class DecodedCache(Protocol):
-    """Pixels by the number of their sample; safe from several threads."""
+    """A cache of pixels by sample number; safe from several threads."""
 
     def known(self, ids: Numbers) -> NDArray[np.bool_]:
-        """Say which samples are there, as far as that can be told without looking."""
+        """Return a flag for each sample that is known to be cached, without reading files."""
 
     def found(self, number: int, place: SamplePlace) -> Pixels | None:
-        """Return the pixels of a sample; None where they are not there."""
+        """Return the pixels of a sample, or None if it is not cached."""
 
     def has_room(self, number: int) -> bool:
-        """Say whether one more sample may be kept."""
+        """Return whether one more sample fits."""
 
     def keep(self, number: int, place: SamplePlace, pixels: Pixels) -> None:
-        """Keep a copy of the pixels of a sample."""
+        """Cache a copy of the pixels of a sample, if there is room."""
 
     @property
     def use(self) -> CacheUse:
-        """What it holds."""
+        """How much the cache holds, and its limit."""
 
     def close(self) -> None:
-        """Let go of memory and files; what is on a disk stays there."""
+        """Release memory and close files; cached files stay on the disk."""
 
 
 class InMemory:
-    """Pixels in the memory of this process."""
+    """A cache in the memory of this process."""
 
     def __init__(self, samples: int, most_bytes: int) -> None:
         self._kept: dict[int, Pixels] = {}
@@ -76,19 +76,19 @@ class InMemory:
         self._lock = threading.Lock()
 
     def known(self, ids: Numbers) -> NDArray[np.bool_]:
-        """Say which samples are there."""
+        """Return a flag for each sample that is cached."""
         return self._there[ids]
 
     def found(self, number: int, place: SamplePlace) -> Pixels | None:
-        """Return the pixels of a sample; None where they are not there."""
+        """Return the pixels of a sample, or None if it is not cached."""
         return self._kept.get(number)
 
     def has_room(self, number: int) -> bool:
-        """Say whether one more sample may be kept, of the size that those have which are there."""
+        """Return whether one more sample of the mean size fits."""
         return self._bytes + self._bytes // max(1, len(self._kept)) <= self._most
 
     def keep(self, number: int, place: SamplePlace, pixels: Pixels) -> None:
-        """Keep a copy of the pixels of a sample, if there is room for them."""
+        """Cache a copy of the pixels of a sample, if they fit."""
         with self._lock:
             if number in self._kept or self._bytes + pixels.nbytes > self._most:
                 return
@@ -98,11 +98,11 @@ class InMemory:
 
     @property
     def use(self) -> CacheUse:
-        """What it holds."""
+        """How much the cache holds, and its limit."""
         return CacheUse(where="ram", samples=len(self._kept), bytes=self._bytes, most_bytes=self._most, trouble=None)
 
     def close(self) -> None:
-        """Let go of all."""
+        """Release the memory of all samples."""
         with self._lock:
             self._kept.clear()
             self._there[:] = False
@@ -111,7 +111,7 @@ class InMemory:
 
 @dataclass(frozen=True)
 class _ShardFiles:
-    """The files of one shard: pixels, each sample at its place, and their checksums, 0 for those that are not there."""
+    """The cache files of one shard: pixels, at a fixed offset for each sample, and checksums, 0 if not cached."""
 
     pixels: int  # file descriptor
     checksums: NDArray[np.uint32]
@@ -120,20 +120,20 @@ class _ShardFiles:
 
 
 class OnDisk:
-    """Pixels in files that all ranks of a machine share, and that the next run finds again.
+    """A cache in files, shared by all ranks of a machine and reused by later runs.
 
-    Each sample has its place; whoever has made it writes it there, and then its checksum. What was not written whole
-    does not fit its checksum, and counts as not there.
+    Each sample has a fixed offset. The process that decodes a sample writes its pixels there, and then its checksum.
+    Pixels that were not written completely do not match the checksum, and count as not cached.
     """
 
     def __init__(self, folder: Path, shapes: Shapes, samples: int, most_bytes: int) -> None:
         """Open a cache.
 
         Args:
-            folder: Of this data set and kind of pixels alone.
-            shapes: Of the pixels of each shard.
-            samples: Of the data set.
-            most_bytes: That this process adds, at most.
+            folder: A folder for this dataset and this kind of pixels only.
+            shapes: Returns the heights and widths of the samples of a shard.
+            samples: The number of samples in the dataset.
+            most_bytes: The most bytes that this process adds.
         """
         self._folder, self._shapes = folder, shapes
         self._there = np.zeros(samples, np.bool_)
@@ -143,11 +143,11 @@ class OnDisk:
         self._trouble: str | None = None
 
     def known(self, ids: Numbers) -> NDArray[np.bool_]:
-        """Say which samples have been seen there."""
+        """Return a flag for each sample that this process has read from the cache or written to it."""
         return self._there[ids]
 
     def found(self, number: int, place: SamplePlace) -> Pixels | None:
-        """Return the pixels of a sample; None where they are not there, or are not what was written."""
+        """Return the pixels of a sample, or None if it is not cached or its checksum does not match."""
         try:
             kept = self._shard(place.shard)
             checksum = int(kept.checksums[place.row])
@@ -163,15 +163,15 @@ class OnDisk:
         return np.frombuffer(data, np.uint8).reshape(height, width, 3) if whole else None
 
     def has_room(self, number: int) -> bool:
-        """Say whether one more sample may be kept, of the size that those have which this process wrote."""
+        """Return whether one more sample of the mean size that this process wrote fits."""
         return self._trouble is None and self._bytes + self._bytes // max(1, self._written) <= self._most
 
     def keep(self, number: int, place: SamplePlace, pixels: Pixels) -> None:
-        """Write the pixels of a sample into their place; a full disk ends the keeping, not the training."""
+        """Write the pixels of a sample to the files, if they fit; a full disk stops the cache, not the training."""
         try:
             kept = self._shard(place.shard)
             if tuple(kept.shapes[place.row]) != pixels.shape[:2] or not self._takes(pixels.nbytes):
-                return  # its size was not known, or there is no room
+                return  # the size in the index is unknown, or there is no room
             data = np.ascontiguousarray(pixels).data.cast("B")
             begin, done = int(kept.begins[place.row]), 0
             while done < len(data):
@@ -183,7 +183,7 @@ class OnDisk:
         self._there[number] = True
 
     def _takes(self, size: int) -> bool:
-        """Take some of the bytes there may be, if they are left."""
+        """Reserve bytes for a sample, and return whether they are within the limit."""
         with self._lock:
             if self._trouble is not None or self._bytes + size > self._most:
                 return False
@@ -193,7 +193,7 @@ class OnDisk:
 
     @property
     def use(self) -> CacheUse:
-        """What it holds, as far as this process has written it or seen it."""
+        """How much this process has written or read, and the limit."""
         return CacheUse(
             where=str(self._folder.parent),
             samples=int(self._there.sum()),
@@ -225,7 +225,7 @@ class OnDisk:
         name = self._folder / f"{shard:06d}"
         file = os.open(name.with_suffix(".checksums"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.posix_fallocate(file, 0, 4 * max(1, len(shapes)))  # memory that is mapped has to be there
+            os.posix_fallocate(file, 0, 4 * max(1, len(shapes)))  # mapped memory must be allocated
         finally:
             os.close(file)
         checksums = np.memmap(name.with_suffix(".checksums"), np.uint32, "r+", shape=(max(1, len(shapes)),))
@@ -234,19 +234,19 @@ class OnDisk:
 
 
 def _checksum(data: bytes | memoryview) -> int:
-    """Return a checksum that is never 0."""
+    """Return the CRC-32 of data, or 1 in place of 0."""
     return isal_zlib.crc32(data) or 1
 
 
 def cache_in(where: str, most_bytes: int | None, dataset: ShardedDataset, kind: str, shapes: Shapes) -> DecodedCache:
-    """Return a cache of a data set.
+    """Return a cache of the decoded images of a dataset.
 
     Args:
         where: "ram", or a folder.
-        most_bytes: Of all ranks of this machine; None: 40% of what is free.
-        dataset: Whose pictures are kept.
-        kind: What of them, and how decoded: others are kept apart.
-        shapes: Of what is kept.
+        most_bytes: The limit for all ranks of this machine together; None for 40% of the free bytes.
+        dataset: The dataset.
+        kind: The kind of pixels, such as their crop and decoder; each kind has its own files.
+        shapes: Returns the heights and widths of the cached pixels of a shard.
 
     Raises:
         EnvironmentFault: The folder cannot be used.
@@ -269,12 +269,12 @@ def cache_in(where: str, most_bytes: int | None, dataset: ShardedDataset, kind: 
 
 
 def key_of_pixels(contents: Contents, kind: str) -> str:
-    """Return a name for pixels: another one for other shards, or another kind."""
+    """Return a name for the cached pixels of a dataset: 20 hex digits of a hash of its shards and the kind."""
     told = [kind, *(f"{shard.file} {shard.bytes} {shard.crc32}" for shard in contents.shards)]
     return hashlib.sha256("\n".join(told).encode()).hexdigest()[:20]
 
 
 def _bytes_below(folder: Path) -> int:
-    """Return the bytes that files take on their disk; holes in them take none."""
+    """Return the bytes that the files of a folder occupy on the disk, without holes."""
     files: Sequence[Path] = list(folder.glob("*")) if folder.is_dir() else []
     return sum(512 * file.stat().st_blocks for file in files)

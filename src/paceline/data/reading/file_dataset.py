@@ -1,4 +1,4 @@
-"""A data set in files of their own format, read without conversion: WebDataset, Parquet, Arrow, images and more."""
+"""Datasets in other formats, read without conversion: WebDataset, Parquet, Arrow, image folders and more."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from paceline.data.sources.webdataset import PACKED
 
 Numbers = NDArray[np.int64]
 _log = logging.getLogger("paceline.data")
-_LOOKED_AT = 64  # images, for the mode of their column
-_LOOKED_INTO = 4  # groups of samples that are read together
-_NAMED = 1024  # samples that a digest takes the names of
-_GROUPS = 8  # that readers keep in memory
+_LOOKED_AT = 64  # images that determine the mode of their column
+_LOOKED_INTO = 4  # groups that these images come from
+_NAMED = 1024  # samples whose names are part of the digest
+_GROUPS = 8  # the number of groups that readers cache
 _warned: set[str] = set()  # paths of this process
 _FILE_EACH = ("images", "table", "coco")  # formats in which each sample is a file
 _GROUP_NAMES = {"parquet": "row group", "hdf5": "chunk", "zarr": "chunk", "mds": "compressed shard"}
 
 
 class FileDataset:
-    """Samples in files of their own format, read in place; a `Loader` takes it like shards."""
+    """A map-style dataset of files that were not converted. A `Loader` accepts it like shards."""
 
     def __init__(
         self, path: str | os.PathLike[str], format: str | None = None, classes: Sequence[str] | None = None
     ) -> None:
-        """List the samples. A warning says, once in a process, why reading is slower than from shards.
+        """List the samples. Once per process, a warning says why reading may be slower than from shards.
 
         Args:
-            path: A file or a folder on this machine, of any kind that `paceline data convert` takes as SRC.
-            format: As its option ``--format``; None: what the names of the files say.
-            classes: Names of the labels in their order, for folders of images and CSV files: those of the training
-                set, for example. None: those of the source.
+            path: A file or a folder on this machine, in any format that `paceline data convert` accepts as SRC.
+            format: The format, as for the option ``--format``; None to detect it from file names.
+            classes: The names of the classes in order, for folders of images and CSV files, such as those of the
+                training set. None for the names in the source.
 
         Raises:
             UsageError: There are no samples, or they cannot be read one by one.
@@ -83,17 +83,17 @@ class FileDataset:
         return len(self._source)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """Return a sample: its values by column, images as arrays, None where it has none.
+        """Return a sample as a dict by column, with images as arrays and missing values as None.
 
         Args:
-            number: From 0, or from -1 backwards from the last one.
+            number: The number of the sample, from 0; a negative number counts from the end.
 
         Raises:
-            IndexError: There is no such sample.
-            BadSample: It cannot be read.
+            IndexError: The sample does not exist.
+            BadSample: The sample cannot be read.
         """
         if not -len(self) <= number < len(self):
-            raise IndexError(f"there is no sample {number}; the data set has {len(self):,} samples")
+            raise IndexError(f"there is no sample {number}; the dataset has {len(self):,} samples")
         sample, decoder = self.sample(number % len(self)), decoder_for(self.columns, exact=False)
         return {
             column.name: self.value(number % len(self), column, sample[column.name], decoder) for column in self.columns
@@ -101,17 +101,17 @@ class FileDataset:
 
     @property
     def classes(self) -> Sequence[str]:
-        """Names of the labels in their order; none where they have no names."""
+        """The names of the labels, by number; empty if they have no names."""
         return self._source.classes
 
     @property
     def address(self) -> str:
-        """Where the files are."""
+        """The path of the files, for messages."""
         return str(self.path)
 
     @property
     def digest(self) -> str:
-        """A digest of the number of samples, and of names and sizes of some of them."""
+        """A digest of the number of samples and of the names and sizes of 1,024 of them."""
         source, count = self._source, len(self)
         numbers = np.linspace(0, count - 1, min(_NAMED, count)).astype(int).tolist()
         told = repr((count, self.format, [(source.name(number), source.size(number)) for number in numbers]))
@@ -119,24 +119,24 @@ class FileDataset:
 
     @property
     def group_starts(self) -> Numbers | None:
-        """The number of the first sample of each group that is read as a whole; None: order costs nothing."""
+        """The first sample of each group that is read as a whole; None without groups, or if all fit in memory."""
         starts: Numbers | None = getattr(self._source, "group_starts", None)
         return starts if starts is not None and len(starts) > _GROUPS else None
 
     @property
     def window(self) -> int | None:
-        """How many groups are mixed with each other at a time, so that they stay in memory; None: as in shards."""
+        """The number of groups that are shuffled together, so that they stay in memory; None for that of shards."""
         return _GROUPS if self.group_starts is not None else None
 
     def name(self, number: int) -> str:
-        """Return what a sample is called."""
+        """Return the name of a sample, for messages."""
         return self._source.name(number)
 
     def sample(self, number: int) -> Sample:
-        """Return a sample as its source has it; it is checked as in a conversion. Safe from several threads.
+        """Return a sample in the form of its source, checked as in a conversion. Safe for several threads.
 
         Raises:
-            BadSample: It cannot be read.
+            BadSample: The sample cannot be read.
         """
         if self._process != os.getpid():
             self._open(copy.copy(self._source))  # a file that is open is not shared with the process before a fork
@@ -147,17 +147,17 @@ class FileDataset:
     def value(
         self, number: int, column: Column, value: Any, decoder: Decoder | None, *, checks_mode: bool = True
     ) -> Any:
-        """Return what a value of a sample stands for: pixels, an array, text, a number; None where it has none.
+        """Return the decoded value of a column: pixels, an array, text, bytes, JSON, a number, or None if missing.
 
         Args:
-            number: Of the sample.
-            column: Of the value, with the mode that its images get.
-            value: As the source has it.
-            decoder: Decodes images.
+            number: The number of the sample, for messages.
+            column: The column, with the mode of its images.
+            value: The value in the form of the source.
+            decoder: Decodes images; None if there are none.
             checks_mode: Whether an image that would lose values in the mode is an error.
 
         Raises:
-            BadSample: It cannot be decoded, or would lose values in the mode of its column.
+            BadSample: The value cannot be decoded, or an image would lose values in the mode of its column.
         """
         if not isinstance(value, Payload):
             return value
@@ -173,11 +173,11 @@ class FileDataset:
         if column.mode and column_mode({mode, column.mode}) != column.mode:
             raise ValueError(
                 f"its mode is {mode}, and the first images that were looked at have {column.mode}; give the Loader "
-                "image_mode='RGB', or convert the data set"
+                "image_mode='RGB', or convert the dataset"
             )
 
     def _with_mode(self, column: Column) -> Column:
-        """Return a column of images with the mode that holds those of some samples."""
+        """Return a column of images with the mode that covers the images of up to 64 samples."""
         if column.kind != "image":
             return column
         modes = set()
@@ -188,7 +188,7 @@ class FileDataset:
         return replace(column, mode=column_mode(modes))
 
     def _some(self) -> list[int]:
-        """Return the numbers of samples from everywhere, of few groups if they are read in groups."""
+        """Return the numbers of up to 64 samples: spread over all, or in 4 groups if groups are read as a whole."""
         count, groups = len(self), self.group_starts
         if groups is None:
             return np.linspace(0, count - 1, min(_LOOKED_AT, count)).astype(int).tolist()
@@ -197,7 +197,7 @@ class FileDataset:
         return [number for number in found.tolist() if number < count]
 
     def _warn(self) -> None:
-        """Say what is left out, and why this is slower than shards; once in a process, on the first rank."""
+        """Log the notes of the source and the reason for slower reads, once per process, on rank 0."""
         if self.address in _warned or rank_and_world()[0]:
             return
         _warned.add(self.address)
@@ -221,7 +221,7 @@ class FileDataset:
 
 
 def _sent(state: dict[str, Any], source: Source) -> FileDataset:
-    """Return a data set that was sent to another process."""
+    """Return a dataset that was pickled."""
     dataset = FileDataset.__new__(FileDataset)
     dataset.__dict__.update(state)
     dataset._open(source)

@@ -1,6 +1,7 @@
-"""The bytes of a part of each JPEG of a batch: rows of intervals, one after the other, with new restart markers.
+"""Cropping of JPEGs without decoding: the restart intervals that cover a box, joined with new restart markers.
 
-For all pictures at once: one by one, this takes several times as long, as much as decoding a small picture.
+All images of a batch are computed at once. One by one, this would take several times as long, about as long as decoding
+a small image.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Parts:
-    """Parts of pictures that can be put together without decoding the rest; lists of one element a picture."""
+    """Parts of JPEGs that can be decoded without the rest; the lists have one element for each image."""
 
-    cut: list[bool]  # whether a part of this picture can be; all else is without meaning where not
-    tops: list[int]  # where the box is in the part, in pixels
+    cut: list[bool]  # whether the image can be cut; if not, its other values are meaningless
+    tops: list[int]  # the position of the box in the part, in pixels
     lefts: list[int]
-    pixels: list[int]  # of the part, in whole intervals
-    sizes: list[bytes]  # height and width, as they stand in the header
-    heads: list[tuple[int, int]]  # where the height stands in the whole file, and where the picture begins
-    rows: list[int]  # the first row of intervals of each picture, in the two lists that follow; and of all
-    begins: list[int]  # of rows of intervals, in the whole file
+    pixels: list[int]  # the number of pixels of the part, which has whole intervals
+    sizes: list[bytes]  # height and width as bytes of the header
+    heads: list[tuple[int, int]]  # byte offsets of the height and of the image data in the file
+    rows: list[int]  # the first entry of each image in `begins` and `ends`, and their length
+    begins: list[int]  # byte offsets of each row of intervals in the file
     ends: list[int]
-    intervals: list[int]  # the first interval of each picture, in the array that follows; and of all
-    marks: Numbers  # where the number of the marker behind each interval stands, in the part
+    intervals: list[int]  # the first entry of each image in `marks`, and its length
+    marks: Numbers  # byte offsets in the part's file: the byte that numbers each marker
 
     def alone(self, picture: int, data: memoryview) -> bytearray:
-        """Return a part as a picture of its own: the same header with another size, its bytes, its markers numbered.
+        """Return a part as a JPEG file: the header with the part's size, and its intervals with renumbered markers.
 
         Args:
-            picture: Its place in the batch.
+            picture: The index of the image in the batch.
             data: The whole file.
         """
         height_at, body_at = self.heads[picture]
@@ -60,26 +61,26 @@ def _numbered(count: int) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Cuts:
-    """Rectangles of intervals: rows and columns, each the first and the first after the last; and sizes in pixels."""
+    """Rectangles of intervals: half-open ranges of rows and columns, and the size of intervals; an entry per image."""
 
-    across: Numbers  # intervals of a row of the whole picture
+    across: Numbers  # intervals in a row of the whole image
     top: Numbers
     bottom: Numbers
     left: Numbers
     right: Numbers
-    high: Numbers  # of an interval
+    high: Numbers  # the size of an interval, in pixels
     wide: Numbers
     cut: NDArray[np.bool_]
 
 
 def parts_of(frames: JpegFrame[Numbers], offsets: Sequence[Offsets], boxes: Boxes, *, beyond: bool) -> Parts:
-    """Find what has to be decoded for a box of each picture.
+    """Find the part of each JPEG that must be decoded for its box.
 
     Args:
-        frames: Of the whole pictures, arrays of one number a picture.
-        offsets: Of each, as `intervals_of` gives them; empty where it cannot be cut.
-        boxes: What is wanted.
-        beyond: Whether one interval more is needed on each side, for what is beyond the borders counts.
+        frames: The headers of the images; arrays with one number for each image.
+        offsets: The byte offsets of each image's intervals, from `intervals_of`; empty if the image cannot be cut.
+        boxes: The boxes.
+        beyond: Whether to add one interval on each side, for decoders that use pixels beyond the box.
     """
     cuts = _cuts(frames, np.array(list(map(len, offsets)), np.int64), boxes, int(beyond))
     rows = np.where(cuts.cut, cuts.bottom - cuts.top, 0)
@@ -103,7 +104,7 @@ def parts_of(frames: JpegFrame[Numbers], offsets: Sequence[Offsets], boxes: Boxe
 
 
 def _cuts(frames: JpegFrame[Numbers], known: Numbers, boxes: Boxes, more: int) -> _Cuts:
-    """Return the intervals that parts need; `known` offsets have to be as many as intervals, and one."""
+    """Return the intervals that cover each box; an image is cut only if its `known` offsets are complete."""
     high, wide = np.maximum(frames.interval_height, 1), np.maximum(frames.interval_width, 1)
     down, across = -(-frames.height // high), -(-frames.width // wide)
     return _Cuts(
@@ -121,7 +122,7 @@ def _cuts(frames: JpegFrame[Numbers], known: Numbers, boxes: Boxes, more: int) -
 def _placed(
     cuts: _Cuts, body_at: Numbers, rows: Numbers, offsets: Sequence[Offsets]
 ) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-    """Return where rows of intervals begin and end, how many intervals each picture has, and where markers will be."""
+    """Return the start and end of each row of intervals, each image's number of intervals, and marker positions."""
     lengths = np.array(list(map(len, offsets)), np.int64)
     all_offsets = np.concatenate(offsets).astype(np.int64, copy=False) if len(offsets) else np.empty(0, np.int64)
     picture, row = _counted(rows)
@@ -137,6 +138,6 @@ def _placed(
 
 
 def _counted(counts: Numbers) -> tuple[Numbers, Numbers]:
-    """Return for so many of each whose it is, and which of them: [2, 1] gives [0, 0, 1] and [0, 1, 0]."""
+    """Return the owner and index of each item, given each owner's count: [2, 1] gives [0, 0, 1] and [0, 1, 0]."""
     whose = np.repeat(np.arange(len(counts)), counts)
     return whose, np.arange(len(whose)) - (np.cumsum(counts) - counts)[whose]

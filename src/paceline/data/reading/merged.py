@@ -1,4 +1,4 @@
-"""Several data sets read as one: their samples lie one after the other. Nothing is copied."""
+"""Several datasets as one: the samples of one dataset follow those of the other. Nothing is copied."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from paceline.data.reading.token_dataset import TokenDataset
 
 
 class MergedShards(ShardedDataset):
-    """Data sets of shards with the same columns, as one."""
+    """Sharded datasets with the same columns, as one dataset."""
 
     def __init__(self, parts: Sequence[ShardedDataset]) -> None:
-        """Merge data sets.
+        """Merge datasets.
 
         Args:
-            parts: On this machine; their columns have the same names and kinds, and their labels the same classes.
+            parts: Datasets on this machine with the same column names, column kinds and classes.
 
         Raises:
-            UsageError: They do not fit together.
+            UsageError: Their columns or classes differ.
         """
         self._parts = parts
         self._open(MergedFolder(parts))
@@ -41,7 +41,7 @@ class MergedShards(ShardedDataset):
 
 
 class MergedFolder(LocalFolder):
-    """The folders of several data sets; the file of a shard is its whole path."""
+    """The folders of several datasets; the file name of each shard is a whole path."""
 
     def __init__(self, parts: Sequence[ShardedDataset]) -> None:
         super().__init__(parts[0].folder)
@@ -49,11 +49,11 @@ class MergedFolder(LocalFolder):
 
     @property
     def address(self) -> str:
-        """All of them."""
+        """The paths of all folders."""
         return ", ".join(part.address for part in self._parts)
 
     def contents(self) -> Contents:
-        """Return what they hold together."""
+        """Return the description of the merged dataset."""
         first = self._parts[0].contents
         shards = [replace(one, file=str(p.folder / one.file)) for p in self._parts for one in p.contents.shards]
         self._shards = [Path(shard.file) for shard in shards]
@@ -61,7 +61,7 @@ class MergedFolder(LocalFolder):
         return Contents(samples=sum(map(len, self._parts)), columns=columns, shards=shards, classes=first.classes)
 
     def blocks(self) -> Blocks:
-        """Return the blocks of all of them."""
+        """Return the table of blocks of the merged dataset."""
         found, shards, samples = [], 0, 0
         for part in self._parts:
             own = part.blocks.copy()
@@ -73,7 +73,7 @@ class MergedFolder(LocalFolder):
         return merged
 
     def index(self, number: int, shard: Shard, stop: Stop) -> ShardIndex:
-        """Return the index of a shard, by its number."""
+        """Return the index of a shard."""
         path = Path(shard.file)
         try:
             return read_shard_index(path.parent, path.name, index_name(path.name))
@@ -82,10 +82,10 @@ class MergedFolder(LocalFolder):
 
 
 def _columns(parts: Sequence[ShardedDataset]) -> list[Column]:
-    """Return the columns that all data sets have.
+    """Return the columns of the merged dataset.
 
     Raises:
-        UsageError: Names, kinds or classes differ.
+        UsageError: Column names, column kinds or classes differ.
     """
     first = parts[0]
     for part in parts[1:]:
@@ -116,16 +116,16 @@ def _column(column: Column, all_of_them: Sequence[Column]) -> Column:
 
 
 class MergedTokens(TokenDataset):
-    """Data sets of tokens as one."""
+    """Token datasets as one dataset."""
 
     def __init__(self, parts: Sequence[TokenDataset]) -> None:
-        """Merge data sets.
+        """Merge datasets.
 
         Args:
-            parts: With samples of the same length, made by the same tokenizer.
+            parts: Datasets with samples of the same length and the same tokenizer.
 
         Raises:
-            UsageError: They do not fit together.
+            UsageError: Lengths or tokenizers differ.
         """
         first = parts[0]
         for part in parts[1:]:

@@ -1,7 +1,9 @@
-"""Decodes images into batches. Only what a crop needs is decoded, and resized straight into its place.
+"""Decoding of images into batches.
 
-simplejpeg (libjpeg-turbo) decodes, OpenCV enlarges and torch shrinks; all let other threads run meanwhile. The scaled
-decoding of libjpeg is not used: at any factor but 1/2, 1/4 and 1/8 it is slower than decoding all pixels.
+Only the part that a crop needs is decoded, and resized directly into the image's slot of the batch array.
+
+simplejpeg (libjpeg-turbo) decodes, OpenCV enlarges and torch shrinks images; all of them release the GIL. libjpeg's
+scaled decoding is not used: at any factor other than 1/2, 1/4 and 1/8 it is slower than decoding all pixels.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ Pixels = NDArray[np.uint8]  # of shape [height, width, 3], red, green, blue
 
 
 class Box(NamedTuple):
-    """A part of one picture, in pixels."""
+    """A box in an image, in pixels."""
 
     top: int
     left: int
@@ -33,53 +35,53 @@ class Box(NamedTuple):
 
 
 class UndecodablePicture(ValueError):
-    """Bytes that no decoder makes a picture of."""
+    """No decoder can decode the bytes."""
 
 
 class Decoder:
-    """Decodes pictures, each thread into memory of its own."""
+    """Decodes images; each thread has its own buffer."""
 
     def __init__(self, *, exact: bool = False) -> None:
-        """Prepare decoding.
+        """Import the decoding libraries.
 
         Args:
-            exact: As PIL decodes, to the bit; else with the faster transform, and with colours that are not smoothed
-                where they are stored coarser than brightness: a few of 255 levels apart, and faster.
+            exact: Whether to decode bit for bit as PIL does. Otherwise a faster transform is used, and subsampled
+                chroma is not smoothed; the result differs by a few of 255 levels.
 
         Raises:
-            EnvironmentFault: A package is missing.
+            EnvironmentFault: A package is not installed.
         """
         self._jpeg, self._cv2 = libraries()
         self._fast = not exact
-        self.looks_beyond = exact  # smooth colours look one pixel beyond the borders of a part
+        self.looks_beyond = exact  # smoothed chroma depends on one more pixel around a part
         self._own = threading.local()
 
     def whole(self, data: memoryview) -> Pixels:
-        """Decode all of a picture, whatever its format. It lies in memory that this thread's next call uses again.
+        """Decode a whole image of any format to RGB. The result is valid until the next call in this thread.
 
         Raises:
-            UndecodablePicture: It is none.
+            UndecodablePicture: The bytes are no image.
         """
         if bytes(data[:2]) == b"\xff\xd8":
             try:
                 height, width, *_ = self._jpeg.decode_jpeg_header(data)
                 return self._decoded(data, height * width)
             except (ValueError, KeyError):
-                pass  # four colours, or colours stored in a way that simplejpeg does not know
+                pass  # CMYK, or a chroma subsampling that simplejpeg does not support
         return self._cv2.cvtColor(self._by_opencv(data, self._cv2.IMREAD_COLOR), self._cv2.COLOR_BGR2RGB)
 
     def image(self, data: memoryview, mode: str) -> NDArray[Any]:
-        """Decode an image with the channels and the depth of a mode, into memory of its own.
+        """Decode an image to a new array with the channels and the depth of a mode.
 
         Args:
-            data: The file.
-            mode: As PIL names it, or one of `DEEP`; `EACH`: the image's own; empty: RGB.
+            data: The bytes of the file.
+            mode: A mode of PIL, or one of `DEEP`; `EACH` for the image's own mode; empty for RGB.
 
         Returns:
-            Pixels of shape [height, width] or [height, width, channels]. Of mode P they are the ids in the palette.
+            Pixels of shape [height, width] or [height, width, channels]. With mode P they are ids of the palette.
 
         Raises:
-            UndecodablePicture: The bytes are no image, or an image that would lose values in this mode.
+            UndecodablePicture: The bytes are no image, or the image would lose values in this mode.
         """
         try:
             own = image_header(data).mode
@@ -110,10 +112,10 @@ class Decoder:
         return np.ascontiguousarray(found[..., order])
 
     def _by_opencv(self, data: memoryview, how: int) -> NDArray[Any]:
-        how |= self._cv2.IMREAD_IGNORE_ORIENTATION  # as PIL opens them, and as they are indexed
+        how |= self._cv2.IMREAD_IGNORE_ORIENTATION  # as PIL does, and as in the index
         try:
             found = self._cv2.imdecode(np.frombuffer(data, np.uint8), how) if len(data) else None
-        except self._cv2.error as error:  # of a size that it refuses
+        except self._cv2.error as error:  # such as a size limit
             raise UndecodablePicture(f"OpenCV refuses it: {str(error).strip()}") from error
         if found is None:
             raise UndecodablePicture("no image decoder can read it")
@@ -121,16 +123,18 @@ class Decoder:
         return pixels
 
     def part(self, data: memoryview, parts: Parts, picture: int, box: Box) -> Pixels:
-        """Decode a part of a JPEG that can be cut; all of it if simplejpeg does not know how its colours are stored.
+        """Return the pixels of a box of a JPEG that can be cut.
+
+        If simplejpeg does not support the chroma subsampling, the whole image is decoded.
 
         Args:
-            data: The whole file.
-            parts: Of the pictures of a batch.
-            picture: Its place among them.
-            box: What of it is wanted.
+            data: The bytes of the whole file.
+            parts: The parts of the images in a batch.
+            picture: The index of the image in the batch.
+            box: The box.
 
         Raises:
-            UndecodablePicture: It is damaged.
+            UndecodablePicture: The image is damaged.
         """
         try:
             found = self._decoded(parts.alone(picture, data), parts.pixels[picture])
@@ -142,7 +146,7 @@ class Decoder:
         return found[top : top + box.height, left : left + box.width]
 
     def _knows_sampling(self, data: memoryview) -> bool:
-        """Say whether simplejpeg decodes JPEGs whose colours are as coarse as those of this one."""
+        """Return whether simplejpeg supports the chroma subsampling of a JPEG."""
         try:
             self._jpeg.decode_jpeg_header(data)
         except (ValueError, KeyError):
@@ -150,7 +154,7 @@ class Decoder:
         return True
 
     def fill(self, slot: Pixels, part: Pixels, *, mirrored: bool, antialias: bool = True) -> None:
-        """Write a part of a picture into its place in a batch, resized as that is."""
+        """Write a part of an image into its slot of a batch, resized to the slot."""
         resize_into(slot, part, self._cv2, antialias=antialias)
         if mirrored:
             self._cv2.flip(slot, 1, dst=slot)
@@ -165,14 +169,13 @@ class Decoder:
 def resize_into(slot: Pixels, part: Pixels, cv2: Any, *, antialias: bool) -> None:
     """Resize a part of an image to the size of an array, by bilinear interpolation.
 
-    Where the image shrinks, a filter as wide as the pixels of the result averages all pixels of the part, as PIL and
-    torchvision do (within 1 of 255 levels).
+    If the image shrinks, a filter averages all pixels of the part, as in PIL and torchvision (within 1 of 255 levels).
 
     Args:
-        slot: What to fill, of shape [height, width, 3].
-        part: Pixels, of shape [height, width, 3].
-        cv2: OpenCV.
-        antialias: Whether to use the filter; else four pixels make one, whatever lies between them.
+        slot: The array to fill, of shape [height, width, 3].
+        part: The pixels, of shape [height, width, 3].
+        cv2: The module of OpenCV.
+        antialias: Whether to use the filter; otherwise each pixel is interpolated from four.
     """
     high, wide = slot.shape[:2]
     if part.shape == slot.shape:
@@ -200,10 +203,10 @@ def _by_pil(data: memoryview, mode: str) -> NDArray[Any]:
 
 
 def libraries() -> tuple[Any, Any]:
-    """Import what decodes and what resizes.
+    """Import simplejpeg and OpenCV.
 
     Raises:
-        EnvironmentFault: It is not installed.
+        EnvironmentFault: One of them is not installed.
     """
     try:
         import cv2
@@ -214,14 +217,14 @@ def libraries() -> tuple[Any, Any]:
 
 
 def decoder_for(columns: Sequence[Column], *, exact: bool) -> Decoder | None:
-    """Return a decoder where there are pictures."""
+    """Return a decoder if any column has images, else None."""
     return Decoder(exact=exact) if any(column.kind == "image" for column in columns) else None
 
 
 def value_of(column: Column, data: memoryview, decoder: Decoder | None) -> Any:
-    """Return what bytes of a column stand for: pixels, an array, text, or themselves."""
+    """Return the value of stored bytes by the kind of the column: pixels, an array, JSON, text, or bytes."""
     if column.kind == "image":
-        assert decoder is not None  # there is a column of pictures
+        assert decoder is not None
         return decoder.image(data, column.mode)
     if column.kind == "array":
         array = np.load(io.BytesIO(data), allow_pickle=False)

@@ -1,4 +1,4 @@
-"""A data set of shards. Samples are found and read by their number; each is checked against its checksum."""
+"""A sharded dataset: samples are read by their number, and checked against their checksums."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from paceline.data.remote.folder import RemoteFolder
 from paceline.data.remote.settings import chosen
 
 Numbers = NDArray[np.int64]
-_KEPT_INDEXES = 4096  # of shards
+_KEPT_INDEXES = 4096  # indexes of shards that stay in memory
 
 
 class SamplePlace(NamedTuple):
-    """Where a sample lies."""
+    """The shard and row of a sample."""
 
     shard: int
-    row: int  # in the shard
+    row: int  # the number of the sample in the shard
 
 
 class ShardedDataset:
-    """Shards as `paceline data convert` writes them, here or in a store. Reading is safe from several threads."""
+    """A dataset from `paceline data convert`, local or in an object store. Reading is safe from several threads."""
 
     def __init__(self, folder: str | os.PathLike[str], **remote: Any) -> None:
-        """Open a data set; only what it says of itself is read.
+        """Open a dataset; only its description and its table of blocks are read.
 
         Args:
-            folder: Where it is: a path, or a URL that fsspec knows (``s3://bucket/photos``, ``https://...``).
-            remote: Of a URL, those of `paceline.data.remote.settings.RemoteSettings`: `cache`, `cache_bytes` and more.
+            folder: A path, or a URL that fsspec knows (``s3://bucket/photos``, ``https://...``).
+            remote: Settings for a URL, from `paceline.data.remote.settings.RemoteSettings`, such as `cache`.
 
         Raises:
-            UsageError: There is none in the folder.
-            EnvironmentFault: The store does not answer, or a package that speaks with it is not there.
-            DamagedData: It cannot be read.
+            UsageError: The folder has no dataset.
+            EnvironmentFault: The store does not answer, or the package for its protocol is not installed.
+            DamagedData: The description cannot be read.
         """
         self._given, self._remote = os.fspath(folder), remote
         self._open(_folder_of(folder, remote))
@@ -58,7 +58,7 @@ class ShardedDataset:
         sizes = [shard.samples for shard in self.contents.shards]
         self._first = np.append(0, np.cumsum(sizes)).astype(np.int64)
         self._locks = [threading.Lock() for _ in sizes]
-        self.indexes: dict[int, ShardIndex] = {}  # that were read, by shard
+        self.indexes: dict[int, ShardIndex] = {}  # the indexes in memory, by shard
 
     def __len__(self) -> int:
         return self.contents.samples
@@ -67,16 +67,16 @@ class ShardedDataset:
         return _opened, (self._given, self._remote)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
-        """Return a sample: its values by column, images as arrays, None where it has none.
+        """Return a sample as a dict of values by column; images are arrays, missing values None.
 
         A `Loader` reads shards in large pieces and decodes only what a crop needs, which is much faster.
 
         Args:
-            number: From 0, or from -1 backwards from the last one.
+            number: The number of the sample, from 0; negative numbers count from the end.
 
         Raises:
             IndexError: There is no such sample.
-            DamagedData: It cannot be read.
+            DamagedData: The sample is damaged or cannot be read.
         """
         try:
             place = operator.index(number)
@@ -90,15 +90,15 @@ class ShardedDataset:
 
     @property
     def address(self) -> str:
-        """Where it is; of a URL without user and query."""
+        """The path, or the URL without user and query."""
         return self._folder.address
 
     @property
     def folder(self) -> Path:
-        """The folder, on this machine.
+        """The local folder.
 
         Raises:
-            UsageError: It is elsewhere.
+            UsageError: The dataset is in a store.
         """
         if not isinstance(self._folder, LocalFolder):
             raise UsageError(
@@ -108,33 +108,33 @@ class ShardedDataset:
 
     @property
     def remote(self) -> RemoteFolder | None:
-        """The store that it is in; None: it is on this machine."""
+        """The folder in an object store, or None for a local dataset."""
         return self._folder if isinstance(self._folder, RemoteFolder) else None
 
     def reading(self) -> Reading:
-        """Return what reads blocks."""
+        """Return an object that reads pieces of shards."""
         return self._folder.reading(self.index)
 
     def piece(self, block: int) -> Piece:
-        """Return the bytes that a block is."""
+        """Return the byte range of a block."""
         shard, _, begin, end = self.blocks[block].tolist()
         return Piece(shard, begin, end)
 
     def places(self, ids: Numbers) -> list[SamplePlace]:
-        """Return where samples lie."""
+        """Return the shard and row of each sample."""
         shards = np.searchsorted(self._first, ids, side="right") - 1
         rows = ids - self._first[shards]
         return list(map(SamplePlace, shards.tolist(), rows.tolist()))
 
     def index(self, shard: int, stop: Stop | None = None) -> ShardIndex:
-        """Return the index of a shard.
+        """Return the index of a shard, from memory or the folder.
 
         Args:
-            shard: Its number.
-            stop: Ends waiting for a store.
+            shard: The number of the shard.
+            stop: Cancels the wait for a store.
 
         Raises:
-            LostPart: It cannot be had.
+            LostPart: The index cannot be read.
         """
         found = self.indexes.get(shard)
         if found is not None:
@@ -149,17 +149,26 @@ class ShardedDataset:
         return found
 
     def samples_in(self, block: int) -> int:
-        """Return how many samples a block has."""
+        """Return the number of samples in a block."""
         first = self.blocks["first"]
         after = first[block + 1] if block + 1 < len(first) else self.contents.samples
         return int(after - first[block])
 
     def numbers(self, name: str, places: Sequence[SamplePlace]) -> Array:
-        """Return the values of a column of numbers."""
+        """Return the values of a column of numbers for some samples."""
         return self.gathered(name, ("value",), places)["value"]
 
     def gathered(self, name: str, keys: Sequence[str], places: Sequence[SamplePlace]) -> dict[str, Array]:
-        """Return arrays of the index at some samples, shard by shard."""
+        """Return entries of the index for some samples.
+
+        Args:
+            name: The column.
+            keys: The properties, such as "offset".
+            places: The shard and row of each sample.
+
+        Returns:
+            For each property an array with one entry for each sample.
+        """
         shards = np.array([place.shard for place in places], np.int64)
         rows = np.array([place.row for place in places], np.int64)
         found: dict[str, Array] = {}
@@ -173,7 +182,7 @@ class ShardedDataset:
         return found
 
     def intervals(self, name: str, places: Sequence[SamplePlace]) -> list[NDArray[np.int32]]:
-        """Return where intervals begin that can be decoded alone, of each picture of a column."""
+        """Return for each image of a column the byte offsets of the intervals that can be decoded alone."""
         own: dict[int, tuple[NDArray[np.int32], Numbers]] = {}
         found = []
         for shard, row in places:
@@ -186,7 +195,7 @@ class ShardedDataset:
         return found
 
     def name(self, place: SamplePlace) -> str:
-        """Return what a sample is called in a message: shard, number in it, and the file that it was."""
+        """Return the name of a sample for messages: shard, row, and original file."""
         shard = self.contents.shards[place.shard].file
         try:
             return f"{shard}, sample {place.row} ({shown(self.index(place.shard).names[place.row])})"
@@ -194,14 +203,21 @@ class ShardedDataset:
             return f"{shard}, sample {place.row}"
 
     def file(self, shard: int) -> Path:
-        """Return the file of a shard, on this machine."""
+        """Return the local path of a shard."""
         return self.folder / self.contents.shards[shard].file
 
     def checked(self, name: str, place: SamplePlace, data: memoryview, length: int, crc32: int) -> memoryview:
-        """Return the bytes of a sample, if they are those that were written.
+        """Return the bytes of a value after a check of their length and checksum.
+
+        Args:
+            name: The column, for messages.
+            place: The shard and row of the sample, for messages.
+            data: The bytes.
+            length: The expected number of bytes.
+            crc32: The expected checksum.
 
         Raises:
-            DamagedData: They are others, or there are fewer.
+            DamagedData: The length or the checksum differs.
         """
         if len(data) != length:
             raise DamagedData(f"{self.name(place)}: {name} is truncated: {len(data):,} of {length:,} bytes")
@@ -210,10 +226,10 @@ class ShardedDataset:
         return data
 
     def payload(self, name: str, place: SamplePlace) -> bytes:
-        """Read one value of one sample by itself.
+        """Read the bytes of one value of one sample.
 
         Raises:
-            DamagedData: It is not what was written.
+            DamagedData: The bytes are damaged or cannot be read.
         """
         told = self.gathered(name, ("offset", "length", "crc32"), [place])
         offset, length, crc32 = (int(values[0]) for values in told.values())
@@ -225,16 +241,16 @@ class ShardedDataset:
 def sample_of(
     dataset: ShardedDataset, number: int, columns: Sequence[Column], *, exact: bool = False
 ) -> dict[str, Any]:
-    """Return columns of a sample.
+    """Return the values of a sample in some columns, as a dict by column.
 
     Args:
-        dataset: Where it is.
-        number: Of the sample, from 0.
-        columns: Those that are wanted, with the modes that their images get.
-        exact: Whether pictures are decoded as PIL does.
+        dataset: The dataset.
+        number: The number of the sample, from 0.
+        columns: The columns to return, with the modes to which images are decoded.
+        exact: Whether images are decoded bit for bit as PIL does.
 
     Raises:
-        DamagedData: It cannot be read.
+        DamagedData: The sample is damaged or cannot be read.
     """
     (place,) = dataset.places(np.array([number]))
     decoder = decoder_for(columns, exact=exact)
@@ -252,7 +268,7 @@ def sample_of(
 
 
 def missing_of(dataset: ShardedDataset, column: Column, places: Sequence[SamplePlace]) -> list[bool]:
-    """Say of which samples there is no value in a column."""
+    """Return for each sample whether its value in a column is missing."""
     if not column.optional:
         return [False] * len(places)
     if not column.is_number:
@@ -263,12 +279,12 @@ def missing_of(dataset: ShardedDataset, column: Column, places: Sequence[SampleP
 
 
 def sample_keys(dataset: ShardedDataset, places: Sequence[SamplePlace]) -> list[str]:
-    """Return what samples are called: the files that they were."""
+    """Return the names of samples, such as their original files."""
     return [dataset.index(place.shard).names[place.row] for place in places]
 
 
 def _folder_of(folder: str | os.PathLike[str], remote: dict[str, Any]) -> Folder:
-    """Return the folder that a path or a URL names."""
+    """Return the folder for a path or a URL."""
     named = os.fspath(folder)
     if is_url(named):
         return RemoteFolder(named, chosen(remote))
@@ -278,5 +294,5 @@ def _folder_of(folder: str | os.PathLike[str], remote: dict[str, Any]) -> Folder
 
 
 def _opened(address: str, remote: dict[str, Any]) -> ShardedDataset:
-    """Return a data set that was sent to another process."""
+    """Open a dataset again in another process (for pickle)."""
     return ShardedDataset(address, **remote)

@@ -1,7 +1,7 @@
-"""A data set of tokens: samples are windows of files of token ids.
+"""A dataset of tokens: samples are windows of files of token ids.
 
-A sample of length n is n + 1 tokens: the inputs of the model, and the successor of each. Windows follow each other and
-share the one token between them.
+A sample of length n has n + 1 tokens: the inputs of the model, and the target after each input. Consecutive windows
+share one token.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ Numbers = NDArray[np.int64]
 
 
 class TokenDataset:
-    """Windows of a row of tokens. Reading is safe from several threads."""
+    """Windows of consecutive tokens. Reading is safe from several threads."""
 
     def __init__(self, folder: str | os.PathLike[str], length: int, dtype: str | None = "int64") -> None:
         """Open a folder that `paceline data convert` wrote from text.
 
         Args:
-            folder: It.
-            length: Of a sample, in tokens; it has one more, the last one's successor.
-            dtype: Of samples; None: as they are stored, two bytes a token where that is enough.
+            folder: The folder.
+            length: The length of a sample in tokens, without the last target.
+            dtype: The type of samples; None for the stored type, two bytes per token if the vocabulary allows.
 
         Raises:
-            UsageError: There is none, or it is shorter than a sample.
-            DamagedData: It cannot be read.
+            UsageError: The folder has no tokens, or fewer than a sample needs.
+            DamagedData: The description cannot be read.
         """
         if is_url(folder):
             raise UsageError(
@@ -60,7 +60,7 @@ class TokenDataset:
 
     @property
     def dtype(self) -> str:
-        """The type of samples, as NumPy names it."""
+        """The NumPy name of the type of samples."""
         return self._dtype or self.contents.dtype
 
     def batch(self, ids: Numbers) -> NDArray[Any]:
@@ -77,7 +77,7 @@ class TokenDataset:
 
     @cached_property
     def _first(self) -> Numbers:
-        """The number of each shard's first sample, and of all."""
+        """The number of each shard's first sample, and the number of all samples."""
         counts = [max(0, (shard.tokens - 1) // self.length) for shard in self.contents.shards]
         return np.append(0, np.cumsum(counts)).astype(np.int64)
 

@@ -1,1 +1,1 @@
-"""Data sets in a store: S3 and what speaks like it, HTTP, and whatever else fsspec knows."""
+"""Datasets in an object store: S3 and compatible stores, HTTP, and other protocols of fsspec."""

@@ -1,7 +1,8 @@
-"""Requests to a store. If it is busy, silent or broken, they are repeated, each time later, unless that cannot help.
+"""Requests to an object store, with a time limit and retries with exponential backoff.
 
-A request may take so long and no longer, so that a store that stalls cannot hold the training. Between tries the time
-doubles, less a random part: who failed together does not come back together.
+A request is retried if the store is busy, silent or broken, but not after errors that a retry cannot help. The time
+limit keeps a stalled store from blocking the training. The pause between tries doubles, less a random part, so that
+ranks that failed together do not retry together.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from paceline.data.remote.secrets import shown_url, without_secrets
 from paceline.data.remote.settings import RemoteSettings
 from paceline.data.remote.store import Store
 
-_COMMON_BYTES = 8 << 20  # of a request, for which the limit in time stands
-_LONGEST_S = 20.0  # between two tries
-_FIRST_S = 30.0  # for which requests are repeated if the store has given nothing yet: its address may be wrong
+_COMMON_BYTES = 8 << 20  # the size of a request up to which the time limit is `request_s`
+_LONGEST_S = 20.0  # the longest pause between two tries
+_FIRST_S = 30.0  # of retries if no request has succeeded yet, as the address may be wrong
 _log = logging.getLogger("paceline.data")
-_FINAL = {*range(400, 500), 501, 505} - {408, 425, 429}  # that do not pass
+_FINAL = {*range(400, 500), 501, 505} - {408, 425, 429}  # HTTP statuses that are not retried
 _ADVICE = {
     "missing": "was it moved, or copied only in part?",
     "refused": "give credentials in storage_options=, or where the store's own tools find them (AWS_PROFILE, ~/.aws)",
@@ -36,26 +37,26 @@ _NO_USE = (ImportError, TypeError, ValueError, AttributeError, IsADirectoryError
 
 
 class Unfetched(EnvironmentFault):
-    """A store did not give what was asked for; the message says what, why, how often it was tried, and what to do."""
+    """An object could not be fetched; the message names the object, the cause, the number of tries, and what to do."""
 
 
 class Missing(Unfetched, UsageError):
-    """There is no such object."""
+    """The store has no object of this name."""
 
 
 @dataclass(kw_only=True)
 class Counts:
-    """What was asked of a store, and what of its cache."""
+    """Counts of the requests to a store, and of the reads from its cache."""
 
     requests: int = 0
-    repeated: int = 0  # of them, because one failed
-    bytes: int = 0  # that came
-    from_cache: int = 0  # pieces that the disk had
-    not_kept: int = 0  # pieces for which the disk had no room
+    repeated: int = 0  # requests that were retries
+    bytes: int = 0  # received
+    from_cache: int = 0  # pieces that were read from the disk
+    not_kept: int = 0  # pieces that the disk had no room for
 
 
 class Asker:
-    """Fetches from a store, in spite of it."""
+    """Fetches objects from a store, with retries."""
 
     def __init__(self, store: Store, url: str, settings: RemoteSettings, counts: Counts) -> None:
         self._store = store
@@ -63,16 +64,22 @@ class Asker:
         self._settings = settings
         self._counts = counts
         self._lock = Lock()
-        self._told_at: float | None = None  # when it was told that the store does not answer
-        self._chance = random.SystemRandom()  # the training's is left alone, and forked processes do not draw alike
+        self._told_at: float | None = None  # when the warning of an outage was logged; None: never, 0: it has ended
+        self._chance = random.SystemRandom()  # leaves the training's generator alone; differs in forked processes
 
     def fetched(self, name: str, begin: int | None, end: int | None, stop: Stop) -> bytes:
-        """Fetch an object, or a part of it; less where it ends before.
+        """Fetch an object or a range of its bytes.
+
+        Args:
+            name: The name of the object below the URL.
+            begin: The first byte; None for the whole object.
+            end: The end of the range, exclusive. If the object ends before, fewer bytes are returned.
+            stop: Ends the request and the retries.
 
         Raises:
             Missing: There is no such object.
-            Unfetched: It cannot be fetched for another reason.
-            Stopped: Nobody wants it any more.
+            Unfetched: The object cannot be fetched for another reason.
+            Stopped: `stop` was set.
         """
         begun = time.monotonic()
         asked = f"{self._url}/{name}" + ("" if begin is None else f", bytes {begin:,} to {end:,}")
@@ -96,7 +103,12 @@ class Asker:
         raise (Missing if kind == "missing" else Unfetched)(f"{asked}: {said}; {often}{_ADVICE[kind]}")
 
     def _goes_on(self, number: int, begun: float) -> bool:
-        """Say whether a request is repeated after so many tries."""
+        """Return whether to retry a request.
+
+        Args:
+            number: The number of tries so far.
+            begun: The time of the first try, from `time.monotonic`.
+        """
         if self._settings.tries is not None:
             return number < self._settings.tries
         with self._lock:
@@ -104,11 +116,11 @@ class Asker:
         return time.monotonic() - begun < outage_s
 
     def _tell(self, asked: str, said: str) -> None:
-        """Warn that the store does not answer, once for all requests of an outage."""
+        """Log a warning that the store does not answer; only the first outage of a dataset is logged."""
         with self._lock:
             told = self._told_at
             self._told_at = time.monotonic() if told is None else told
-        if told is None:  # of a store that fails now and then, once is enough
+        if told is None:  # once is enough for a store that often fails
             _log.warning("%s: %s; the request is repeated for up to %s", asked, said, self._for())
 
     def _for(self) -> str:
@@ -116,7 +128,7 @@ class Asker:
         return units.seconds(self._settings.outage_s) if tries is None else f"{tries} tries"
 
     def _tell_end(self) -> None:
-        """Log that the store answers again, if an outage was told."""
+        """Log that the store answers again, if its outage was logged."""
         if not self._told_at:
             return
         with self._lock:
@@ -144,13 +156,17 @@ class Asker:
         return self._settings.request_s * max(1.0, asked / _COMMON_BYTES)
 
     def _pause(self, number: int) -> float:
-        """Return how long to wait after so many tries."""
+        """Count a retry, and return the pause before it in seconds.
+
+        Args:
+            number: The number of tries so far.
+        """
         with self._lock:
             self._counts.repeated += 1
         return min(_LONGEST_S, self._settings.wait_s * 2 ** (number - 1)) * self._chance.uniform(0.5, 1)
 
     def _said(self, error: Exception, begin: int | None, end: int | None) -> str:
-        """Return what happened, in a few words."""
+        """Return a short description of an error, without secrets."""
         if isinstance(error, TimeoutError):
             return f"no answer within {units.seconds(self._limit_s(begin, end))}"
         if isinstance(error, FileNotFoundError):
@@ -162,7 +178,7 @@ class Asker:
 
 
 def kind_of(error: Exception) -> str:
-    """Return what an error is: "busy" may pass; "missing", "refused", "wrong", "beyond" and "stopped" do not."""
+    """Return the kind of an error: "busy" is retried; "missing", "refused", "wrong", "beyond", "stopped" are not."""
     if isinstance(error, Stopped):
         return "stopped"
     status = status_of(error)
@@ -178,7 +194,7 @@ def kind_of(error: Exception) -> str:
 
 
 def _let_go(error: BaseException | None) -> None:
-    """Forget where an error came about: the frames of a library hold its connections for as long as they are known."""
+    """Delete the tracebacks of an error, because their frames keep the connections of a library open."""
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
@@ -191,7 +207,7 @@ def status_of(error: BaseException) -> int | None:
         if isinstance(value, int) and 100 <= value < 600:
             return value
     cause: BaseException | None = error
-    while cause is not None:  # s3fs raises errors of the system in place of botocore's
+    while cause is not None:  # s3fs replaces botocore's errors by OSErrors
         response = getattr(cause, "response", None)
         if isinstance(response, dict):
             told = response.get("ResponseMetadata", {}).get("HTTPStatusCode")

@@ -1,12 +1,12 @@
-"""A cache of what was fetched: pieces of shards on the local disk, shared by all ranks and jobs of the machine.
+"""A cache of fetched pieces of shards on the local disk, shared by all ranks and jobs of the machine.
 
-    <cache>/held                     bytes of all pieces, under a lock
-    <cache>/<data set>/lock          who fetches a piece locks its byte in it
-    <cache>/<data set>/<shard>/<piece>
+    <cache>/held                     the number of bytes of all pieces, under a lock
+    <cache>/<dataset>/lock           a process that fetches a piece locks one byte of this file
+    <cache>/<dataset>/<shard>/<piece>
 
-A piece is a file of its bytes, then a mark, their CRC-32 and their number. It is made beside its place and moved there:
-it is whole, or not there. Locks end with the process that has them. When there are too many bytes, pieces that were
-not read for longest go; who reads one has it open, and reads it to its end.
+Each piece is a file: the bytes, a mark, the CRC-32 of the bytes, and their number. The file is written under a
+temporary name and renamed, so it is complete or absent. A lock ends with its process. If there are too many bytes, the
+least recently read pieces are deleted; a process that has such a piece open reads it to the end.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from paceline.core import units
 from paceline.core.errors import EnvironmentFault
 from paceline.data.format.folders import Stop
 
-_END = struct.Struct("<4sIQ")  # behind the bytes: a mark, CRC-32, length
+_END = struct.Struct("<4sIQ")  # after the bytes: a mark, CRC-32, length
 _MARK = b"PLC1"
 _LOCK = struct.Struct("hhqqi4x")  # struct flock of Linux on 64 bits
 _HELD = struct.Struct("<q")
-_EVICTED = 0.9  # of the budget: what is left once pieces were taken away
-_PAUSE_S = 60.0  # without writing, after a disk was full
-_LOCKED_S = 5.0  # that the number of bytes may be locked, at most
-_FIRST_LOOK_S, _LONGEST_LOOK_S = 0.01, 0.2  # between looks whether a lock is free
+_EVICTED = 0.9  # relative to the budget: the bytes that an eviction leaves
+_PAUSE_S = 60.0  # in which nothing is written after the disk was full
+_LOCKED_S = 5.0  # the longest wait for the lock of `held`
+_FIRST_LOOK_S, _LONGEST_LOOK_S = 0.01, 0.2  # pauses between attempts to lock
 
 
 class Cache:
-    """The pieces of one data set; the budget is of all data sets in the folder."""
+    """The cached pieces of shards of one dataset; the budget in bytes is for all datasets in the folder together."""
 
     def __init__(self, folder: Path, dataset: str, most_bytes: int | None) -> None:
-        """Open it.
+        """Open a cache, and create its folder.
 
         Args:
-            folder: Of all data sets.
-            dataset: A name that no other has.
-            most_bytes: Of all of them; None: half of what the disk has for it.
+            folder: The folder for all datasets.
+            dataset: A unique name of the dataset.
+            most_bytes: The budget of all datasets; None for half of the bytes that are free or already cached.
 
         Raises:
-            EnvironmentFault: It cannot be made.
+            EnvironmentFault: The folder cannot be used.
         """
         self._all, self._own = folder, folder / dataset
         try:
@@ -68,18 +68,18 @@ class Cache:
 
     @property
     def most_bytes(self) -> int:
-        """Bytes that all pieces may have."""
+        """The budget of all datasets in the folder, in bytes."""
         return self._most
 
     def read(self, name: str, into: memoryview) -> bool:
-        """Read a piece; a damaged one is taken away.
+        """Read a piece from the disk; a damaged piece is deleted.
 
         Args:
-            name: Of the piece.
-            into: As long as it is.
+            name: The name of the piece.
+            into: The buffer, exactly as long as the piece.
 
         Returns:
-            Whether it was there.
+            Whether the piece was cached and intact.
         """
         path = self._own / name
         try:
@@ -89,7 +89,7 @@ class Cache:
         try:
             whole = _read_whole(file, into)
             with suppress(OSError):
-                os.utime(file)  # it was read now
+                os.utime(file)  # the time of the last read
         except OSError:
             whole = False
         finally:
@@ -99,12 +99,12 @@ class Cache:
         return whole
 
     def drop(self, name: str) -> None:
-        """Take a piece away."""
+        """Delete a piece, if it is cached."""
         with suppress(OSError):
             (self._own / name).unlink()
 
     def keep(self, name: str, data: bytes | bytearray | memoryview) -> bool:
-        """Write a piece, unless there is no room for it: then training goes on without, and is told so once."""
+        """Write a piece, and return whether it was written. The first failed write gives a warning."""
         size = len(data) + _END.size
         if size > self._most or time.monotonic() < self._paused_until:
             return False
@@ -121,32 +121,32 @@ class Cache:
 
     @contextmanager
     def turn(self, number: int, stop: Stop, longest_s: float) -> Iterator[None]:
-        """Wait until nobody else on this machine fetches the same.
+        """Return a context that holds the lock of a piece, so that only one process of this machine fetches the piece.
 
         Args:
-            number: Of what is fetched, different for each piece.
+            number: A number that is different for each piece: the byte to lock.
             stop: Ends the wait.
-            longest_s: To wait; then it is fetched twice.
+            longest_s: The longest wait in seconds. After it, the piece may be fetched twice.
         """
         try:
             file = os.open(self._own / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError:
-            yield  # no disk, no lock: nothing is kept either
+            yield  # without a lock, as nothing can be cached either
             return
         try:
             _wait_for(file, number, stop, longest_s)
             yield
         finally:
-            os.close(file)  # which unlocks
+            os.close(file)  # releases the lock
 
-    # -- inside --------------------------------------------------------------------------------------------
+    # -- private -------------------------------------------------------------------------------------------
 
     def _write(self, path: Path, data: bytes | bytearray | memoryview) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         made = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.part")
         try:
             with made.open("wb", buffering=0) as file:
-                fcntl.flock(file, fcntl.LOCK_EX)  # by which `_sizes` knows that somebody writes it
+                fcntl.flock(file, fcntl.LOCK_EX)  # so that `_take_away_if_left` leaves the file
                 end = _END.pack(_MARK, isal_zlib.crc32(data), len(data))
                 left = [memoryview(data), memoryview(end)]
                 while left:
@@ -158,7 +158,7 @@ class Cache:
             raise
 
     def _count(self, size: int) -> None:
-        """Count bytes as held; too many, and the oldest go."""
+        """Add to the number of cached bytes, and delete old pieces if the budget is exceeded."""
         with self._counted() as (file, held):
             held += size
             if held > self._most:
@@ -166,7 +166,7 @@ class Cache:
             os.pwrite(file, _HELD.pack(held), 0)
 
     def _make_room(self) -> bool:
-        """Take a quarter of what is held away, for a disk that is full; say whether there was something."""
+        """Delete a quarter of the cached bytes because the disk is full, and return whether any were deleted."""
         with suppress(OSError), self._counted() as (file, held):
             left = self._evict(held * 3 // 4)
             os.pwrite(file, _HELD.pack(left), 0)
@@ -180,10 +180,10 @@ class Cache:
 
     @contextmanager
     def _counted(self) -> Iterator[tuple[int, int]]:
-        """Give the file with the number of bytes held, locked, and that number.
+        """Return a context with the locked file `held` and the number of cached bytes in it.
 
         Raises:
-            OSError: It cannot be had.
+            OSError: The file cannot be opened or read.
         """
         file = os.open(self._all / "held", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -195,7 +195,7 @@ class Cache:
             os.close(file)
 
     def _evict(self, down_to: int) -> int:
-        """Take pieces away, those not read for longest first, and return how many bytes are left."""
+        """Delete the least recently read pieces down to a number of bytes, and return the bytes that are left."""
         found = sorted(self._pieces())
         left = sum(size for _, size, _ in found)
         for _, size, path in found:
@@ -207,7 +207,7 @@ class Cache:
         return left
 
     def _pieces(self) -> Iterator[tuple[int, int, str]]:
-        """Yield when each piece was read last, its size and its path; what killed processes left is taken away."""
+        """Yield the last read time (ns), size and path of each piece; delete temporary files of ended processes."""
         for folder, _, names in os.walk(self._all):
             for name in names:
                 path = os.path.join(folder, name)
@@ -233,7 +233,7 @@ class Cache:
 
 
 def _read_whole(file: int, into: memoryview) -> bool:
-    """Read a piece, and say whether it is as it was written."""
+    """Read a piece, and return whether its length, mark and checksum are right."""
     if os.fstat(file).st_size != len(into) + _END.size:
         return False
     end, done = bytearray(_END.size), 0
@@ -248,7 +248,7 @@ def _read_whole(file: int, into: memoryview) -> bool:
 
 
 def _after(views: list[memoryview], done: int) -> list[memoryview]:
-    """Return what is left of views once so many bytes are done."""
+    """Return the views without their first `done` bytes."""
     left = []
     for view in views:
         skipped = min(done, len(view))
@@ -259,7 +259,7 @@ def _after(views: list[memoryview], done: int) -> list[memoryview]:
 
 
 def _wait_for(file: int, place: int, stop: Stop, longest_s: float) -> None:
-    """Lock a byte of a file until it is closed; go on without where it takes too long, or there are no locks."""
+    """Lock a byte of a file until the file is closed; return without the lock after a time limit or an error."""
     asked = _LOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
     until, pause = time.monotonic() + longest_s, _FIRST_LOOK_S
     while True:
@@ -276,7 +276,7 @@ def _wait_for(file: int, place: int, stop: Stop, longest_s: float) -> None:
 
 
 def _take_away_if_left(path: str) -> None:
-    """Take a file away that nobody writes any more."""
+    """Delete a temporary file, unless a process still writes it."""
     with suppress(OSError):
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:

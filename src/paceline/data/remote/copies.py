@@ -1,4 +1,4 @@
-"""Whole folders copied to and from a store, so that a conversion reads from one or writes to one."""
+"""Copies of whole folders from and to an object store, for conversions with a source or a destination in a store."""
 
 from __future__ import annotations
 
@@ -17,21 +17,24 @@ from paceline.data.remote.secrets import shown_url, without_secrets
 from paceline.data.remote.settings import RemoteSettings, cache_folder
 
 Progress = Callable[[int, int], None]
-_LAST = (CONTENTS_FILE, "tokens.json")  # what makes a folder a data set
+_LAST = (CONTENTS_FILE, "tokens.json")  # the files that make a folder a dataset
 
 
 @contextmanager
 def fetched(url: str, options: Mapping[str, Any], progress: Progress) -> Iterator[Path]:
-    """Copy a file or a folder of a store to this machine, and remove the copy afterwards.
+    """Return a context with a local copy of a file or folder of a store; the copy is deleted at the end.
 
     Args:
-        url: As fsspec has it.
-        options: For fsspec.
-        progress: Called with the files that are copied, and all.
+        url: The URL, in fsspec's form.
+        options: Options of the file system, such as credentials.
+        progress: Is called with the number of copied files and of all files.
+
+    Yields:
+        The path of the copy.
 
     Raises:
-        UsageError: There is nothing, or the store is not known.
-        EnvironmentFault: It cannot be copied.
+        UsageError: There are no files at the URL, or fsspec does not know it.
+        EnvironmentFault: The store cannot be read.
     """
     system, root = _system(url, options)
     with TemporaryDirectory(prefix="paceline-source-") as made, _errors(url):
@@ -55,22 +58,25 @@ def fetched(url: str, options: Mapping[str, Any], progress: Progress) -> Iterato
 
 
 def _stamp(info: Mapping[str, Any]) -> int:
-    """Return a time that stands for the version of an object, so that a resumed conversion notices another version."""
+    """Return a modification time derived from an object's version, so that a resumed conversion notices changes."""
     told = repr([info.get(key) for key in ("ETag", "etag", "LastModified", "mtime", "last_modified")])
     return int.from_bytes(hashlib.sha256(told.encode()).digest()[:7], "little")
 
 
 def is_complete(folder: Path) -> bool:
-    """Say whether a conversion into a folder is complete."""
+    """Return whether the conversion into a folder is complete."""
     return any((folder / name).exists() for name in _LAST)
 
 
 def staging_folder(url: str, conversion: str) -> Path:
-    """Return the folder of this machine where a conversion into a store is made, the same when it is resumed.
+    """Return the local folder for the files of a conversion into a store; a resumed conversion gets the same folder.
 
     Args:
-        url: Where the data set is sent.
-        conversion: The source and the options: another conversion never sends what this one has made.
+        url: The destination in the store.
+        conversion: The source and the options; another conversion gets another folder.
+
+    Raises:
+        UsageError: There is no cache folder.
     """
     cache = cache_folder(RemoteSettings(), os.environ)
     if cache is None:
@@ -83,15 +89,15 @@ def staging_folder(url: str, conversion: str) -> Path:
 
 
 def check_empty(url: str, options: Mapping[str, Any], *, partly_sent: bool = False) -> None:
-    """Refuse a place in a store that holds something.
+    """Check that a destination in a store has no files.
 
     Args:
-        url: As fsspec has it.
-        options: For fsspec.
-        partly_sent: Whether a part of a data set may be there, which is sent again.
+        url: The URL, in fsspec's form.
+        options: Options of the file system, such as credentials.
+        partly_sent: Whether files of an incomplete dataset are allowed, because they are sent again.
 
     Raises:
-        UsageError: There is something.
+        UsageError: The destination has files.
         EnvironmentFault: The store does not answer.
     """
     system, root = _system(url, options)
@@ -107,10 +113,18 @@ def check_empty(url: str, options: Mapping[str, Any], *, partly_sent: bool = Fal
 
 
 def send(folder: Path, url: str, options: Mapping[str, Any], progress: Progress) -> None:
-    """Copy a converted data set into a store, what makes it a data set last, and remove it here.
+    """Copy a converted dataset into a store, and then delete the local folder.
+
+    The file that makes the destination a dataset is sent last.
+
+    Args:
+        folder: The local folder of the dataset.
+        url: The URL of the destination.
+        options: Options of the file system, such as credentials.
+        progress: Is called with the number of copied files and of all files.
 
     Raises:
-        EnvironmentFault: It cannot be copied; the conversion stays in the folder, and is sent by the next try.
+        EnvironmentFault: A file cannot be copied. The local folder stays, and the next try sends it.
     """
     system, root = _system(url, options)
     names = sorted((path.name for path in folder.iterdir() if not path.name.startswith(".")), key=lambda n: n in _LAST)
@@ -127,7 +141,7 @@ def send(folder: Path, url: str, options: Mapping[str, Any], progress: Progress)
 
 @contextmanager
 def _errors(url: str, more: str = "") -> Iterator[None]:
-    """Turn the errors of a store into ours, without secrets."""
+    """Return a context that turns errors of a store into `UsageError` or `EnvironmentFault`, without secrets."""
     try:
         yield
     except (UsageError, EnvironmentFault):

@@ -1,7 +1,8 @@
-"""A folder of shards in a store, read block by block as the epoch needs them, through the cache on the local disk.
+"""A folder of shards in an object store, read block by block through the cache on the local disk.
 
-The order of an epoch mixes blocks of all shards: a first batch has samples of some thirty shards. So what is fetched is
-a block, and not a shard (docs/decisions/0015), and held against the checksums of its samples before it is used or kept.
+The order of an epoch mixes blocks of all shards: the first batch has samples of about thirty shards. So blocks are
+fetched instead of shards (docs/decisions/0015). Each block is compared with the checksums of its samples before it is
+used or cached.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ from paceline.data.remote.secrets import shown_url
 from paceline.data.remote.settings import RemoteSettings, cache_folder
 from paceline.data.remote.store import FsspecStore, Store
 
-_LOOKS = 2  # at bytes that are not those that were written: a wrong transfer is made right by another
-_KEPT_PIECES = 40  # in memory, of those who read sample by sample: more than are mixed with each other at a time
-_COPIED_BYTES = 8 << 20  # of a request, where a whole file is copied
+_LOOKS = 2  # fetches of bytes with a wrong checksum, as a transfer may go wrong
+_KEPT_PIECES = 40  # pieces in memory for reads of single samples: more than one shuffle window
+_COPIED_BYTES = 8 << 20  # of a request when a whole file is copied
 
 
 class RemoteFolder:
-    """A data set in a store."""
+    """A dataset in an object store."""
 
     def __init__(self, url: str, settings: RemoteSettings, store: Store | None = None) -> None:
-        """Prepare it; nothing is fetched yet.
+        """Prepare to read a dataset; no request is made yet.
 
         Args:
-            url: As fsspec has it.
-            settings: How to read it.
-            store: What gives bytes; None: fsspec.
+            url: The URL, in fsspec's form.
+            settings: The settings of the cache and of requests.
+            store: Fetches the bytes; None for fsspec.
 
         Raises:
-            UsageError: There is no such kind of store.
-            EnvironmentFault: A package that speaks with it is not there.
+            UsageError: fsspec does not know the URL.
+            EnvironmentFault: The package for this kind of store is not installed.
         """
         self.address = shown_url(url)
         self.settings = settings
@@ -54,22 +55,22 @@ class RemoteFolder:
         self.store = store or FsspecStore(url, settings.storage_options)
         self.asker = Asker(self.store, url, settings, self.counts)
         self._shards: list[Shard] = []
-        self._before: list[int] = []  # bytes of the shards before each
+        self._before: list[int] = []  # for each shard the bytes of all shards before it
         self._cache: Cache | None = None
         self._parts = _Parts()
 
     @property
     def cache(self) -> Cache | None:
-        """What is kept on the disk."""
+        """The cache on the local disk; None without a cache, and before `contents` was called."""
         return self._cache
 
     def contents(self) -> Contents:
-        """Return what it says of itself.
+        """Fetch the description of the dataset, and open its cache.
 
         Raises:
-            UsageError: There is none.
-            EnvironmentFault: It cannot be fetched.
-            DamagedData: It cannot be read.
+            UsageError: There is no dataset at the URL.
+            EnvironmentFault: The description cannot be fetched, or the cache cannot be used.
+            DamagedData: The description is damaged.
         """
         try:
             text = self.asker.fetched(CONTENTS_FILE, None, None, Stop())
@@ -85,12 +86,16 @@ class RemoteFolder:
         return found
 
     def blocks(self) -> Blocks:
-        """Return its blocks."""
+        """Fetch the table of blocks."""
         packed = self.asker.fetched(BLOCKS_FILE, None, None, Stop())
         return blocks_in(io.BytesIO(packed), f"{self.address}/{BLOCKS_FILE}", "a copy of it")
 
     def index(self, number: int, shard: Shard, stop: Stop) -> ShardIndex:
-        """Return the index of a shard."""
+        """Return the index of a shard, from the cache or the store.
+
+        Raises:
+            LostPart: The index cannot be fetched, or is damaged.
+        """
         kept = f"{number:06d}/index"
         with self.turn(number, 0, stop):
             packed = bytearray(shard.index_bytes)
@@ -100,7 +105,14 @@ class RemoteFolder:
         return read_index(shard.file, bytes(packed))
 
     def part(self, piece: Piece, begin: int, length: int, index_of: IndexOf) -> memoryview:
-        """Return some bytes of a piece by themselves; the pieces that were asked for last stay in memory."""
+        """Return `length` bytes of a piece of a shard; the pieces that were read last stay in memory.
+
+        Args:
+            piece: The piece.
+            begin: The offset of the first byte in the shard.
+            length: The number of bytes.
+            index_of: Returns the index of a shard.
+        """
         data = self._parts.get(piece)
         if data is None:
             buffer = memoryview(bytearray(piece.end - piece.begin))
@@ -109,14 +121,19 @@ class RemoteFolder:
         return data[begin - piece.begin : begin - piece.begin + length]
 
     def reading(self, index_of: IndexOf) -> RemoteReading:
-        """Return what reads pieces."""
+        """Return an object that reads pieces of shards."""
         return RemoteReading(self, index_of)
 
     def copy(self, name: str, size: int, to: Path) -> None:
-        """Copy a file of the data set as it is in the store, whatever is kept.
+        """Copy a file of the dataset from the store to a local path, without the cache.
+
+        Args:
+            name: The name of the file.
+            size: Its size in bytes.
+            to: The local path.
 
         Raises:
-            Unfetched: It cannot be fetched.
+            Unfetched: The file cannot be fetched.
         """
         with to.open("wb") as file:
             for begin in range(0, size, _COPIED_BYTES):
@@ -127,13 +144,19 @@ class RemoteFolder:
         return self._shards[number]
 
     def turn(self, number: int, offset: int, stop: Stop) -> AbstractContextManager[None]:
-        """Return what waits until nobody else here fetches the same bytes of a shard; its index comes before them."""
+        """Return a context in which no other process of this machine fetches the same bytes of a shard.
+
+        Args:
+            number: The number of the shard.
+            offset: The byte offset in the index of the shard followed by its data: 0 is the index.
+            stop: Ends the wait.
+        """
         if self._cache is None:
             return nullcontext()
         return self._cache.turn(self._before[number] + offset, stop, 2 * self.settings.request_s)
 
     def keep(self, name: str, data: bytes | bytearray | memoryview) -> None:
-        """Keep something on the disk, if that can be."""
+        """Write a piece to the cache, if there is one; count the pieces for which the cache has no room."""
         if self._cache is not None and not self._cache.keep(name, data):
             self.counts.not_kept += 1
 
@@ -159,12 +182,12 @@ class RemoteFolder:
             return Cache(folder, dataset, self.settings.cache_bytes)
         except EnvironmentFault:
             if self.settings.cache is not None:
-                raise  # it was asked for
+                raise  # the user has set this folder
             return None
 
 
 class RemoteReading:
-    """Reads pieces: from the disk, else from the store."""
+    """Reads pieces from the cache on the disk, or else from the store."""
 
     def __init__(self, folder: RemoteFolder, index_of: IndexOf) -> None:
         self._folder = folder
@@ -173,8 +196,16 @@ class RemoteReading:
         self.readers = folder.settings.requests
 
     def fill(self, piece: Piece, into: memoryview) -> Filled:
-        """Read a piece."""
-        index = self._index_of(piece.shard, self._stop)  # it is fetched with the first piece
+        """Read a piece of a shard into a buffer as long as the piece.
+
+        Returns:
+            The number of bytes, fewer if the shard is truncated, and "read" or "fetch" for the disk or the store.
+
+        Raises:
+            LostPart: The piece cannot be fetched.
+            Stopped: The reading was stopped.
+        """
+        index = self._index_of(piece.shard, self._stop)  # also fetches the index with the first piece
         if not len(into):
             return Filled(0, "read")
         name = f"{piece.shard:06d}/{piece.begin}-{piece.end}"
@@ -182,7 +213,7 @@ class RemoteReading:
             return Filled(len(into), "read")
         folder = self._folder
         with folder.turn(piece.shard, folder.shard(piece.shard).index_bytes + piece.begin, self._stop):
-            if self._kept(name, into):  # somebody else has fetched it
+            if self._kept(name, into):  # another process has fetched it meanwhile
                 return Filled(len(into), "read")
             done = self._fetch(piece, into, index)
             if done is None:
@@ -190,11 +221,11 @@ class RemoteReading:
         return Filled(len(into) if done is None else done, "fetch")
 
     def stop(self) -> None:
-        """End requests, and waiting for the next try."""
+        """End all requests and retries."""
         self._stop.now()
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Release the connections."""
         self._folder.store.release()
 
     def _kept(self, name: str, into: memoryview) -> bool:
@@ -205,9 +236,9 @@ class RemoteReading:
         return True
 
     def _fetch(self, piece: Piece, into: memoryview, index: ShardIndex) -> int | None:
-        """Fetch a piece; return None if it is as it was written, else how many bytes there are.
+        """Fetch a piece; return None if its checksums match, else the number of bytes received.
 
-        Those who use samples find out which of them are damaged.
+        The bad samples of a damaged piece are found when they are used.
         """
         done = 0
         for _ in range(_LOOKS):
@@ -224,7 +255,7 @@ class RemoteReading:
 
 
 class _Parts:
-    """Pieces in memory, of a process that reads sample by sample."""
+    """The most recently used pieces in memory, for a process that reads single samples."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -245,7 +276,7 @@ class _Parts:
 
 
 def sound(index: ShardIndex, piece: Piece, data: memoryview) -> bool:
-    """Say whether all that samples have in a piece is what was written, by its checksums."""
+    """Return whether all values in a piece match their checksums in the index."""
     for key, offsets in index.arrays.items():
         if not key.endswith(".offset"):
             continue

@@ -1,4 +1,4 @@
-"""Addresses and messages without the secrets in them: passwords, and queries that are signed."""
+"""Removal of secrets from URLs and messages: passwords, signed queries, and values of settings such as ``key=``."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ _SETTING = re.compile(
 
 
 def without_secrets(text: str) -> str:
-    """Return a text whose URLs have neither a user nor a query, and whose settings named as secrets have no value."""
+    """Return a text with ``***`` for the user and the query of URLs, and for values of settings named as secrets."""
     return _SETTING.sub(r"\1\2***", _QUERY.sub(r"\1?***", _PASSWORD.sub(r"\1***@", text)))
 
 
 def shown_url(url: str) -> str:
-    """Return a URL as it can be shown, without user and query."""
+    """Return a URL without user and query, for messages."""
     return _PASSWORD.sub(r"\1", url).partition("?")[0].rstrip("/")
 
 
 def parted(url: str) -> tuple[str, str]:
-    """Return a URL of HTTP without its query, and the query with its mark, which signs each object; else the URL."""
+    """Split an HTTP URL into the URL without query and the query with its ``?``; other URLs get an empty query.
+
+    The query, which can be a signature, is appended to the URL of each object.
+    """
     base, mark, query = url.partition("?")
     return (base, mark + query) if mark and url.startswith(("http://", "https://")) else (url, "")

@@ -1,4 +1,4 @@
-"""Settings of a data set in a store: what is kept on the local disk, and how long a store may take."""
+"""Settings of a dataset in an object store: the cache on the local disk, time limits and retries."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ OFF = "off"
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteSettings:
-    """How a data set in a store is read; none of it changes which samples come."""
+    """How a dataset in a store is read. No setting changes the samples or their order."""
 
-    cache: str | os.PathLike[str] | Literal[False] | None = None  # a folder of this machine's disk; False: none;
+    cache: str | os.PathLike[str] | Literal[False] | None = None  # a folder on the local disk; False: no cache;
     # None: $PACELINE_CACHE, else $XDG_CACHE_HOME/paceline/shards
-    cache_bytes: int | None = None  # that it may have; None: half of what is free there
-    outage_s: float = 300.0  # for which requests are repeated, where the store is busy, broken or silent
-    tries: int | None = None  # of a request, in place of that time
-    request_s: float = 30.0  # that a request of up to 8 MB may take; a larger one longer, in proportion
-    wait_s: float = 0.5  # before the second try; twice as long before each further one, up to 20 s, less up to a half
-    requests: int = 16  # in flight at a time
+    cache_bytes: int | None = None  # the limit of the cache; None: half of the free bytes
+    outage_s: float = 300.0  # how long requests are retried if the store is busy, broken or silent
+    tries: int | None = None  # the most tries of a request; replaces `outage_s`
+    request_s: float = 30.0  # time limit of a request of up to 8 MiB; proportionally longer for larger ones
+    wait_s: float = 0.5  # pause before the second try; doubles up to 20 s, less a random part of up to a half
+    requests: int = 16  # requests at the same time
     storage_options: Mapping[str, Any] = field(default_factory=dict)  # for fsspec: key, secret, endpoint_url, anon ...
 
 
 def chosen(settings: Mapping[str, Any]) -> RemoteSettings:
-    """Return settings by their names.
+    """Return the settings with the given values, and the defaults for the rest.
 
     Raises:
-        UsageError: There is no such setting, or it cannot have such a value.
+        UsageError: A name or a value is not allowed.
     """
     known = [one.name for one in fields(RemoteSettings)]
     wrong = [name for name in settings if name not in known]
@@ -61,7 +61,7 @@ def chosen(settings: Mapping[str, Any]) -> RemoteSettings:
 
 
 def cache_folder(settings: RemoteSettings, environment: Mapping[str, str]) -> Path | None:
-    """Return where what was fetched is kept; None: nowhere."""
+    """Return the folder of the cache, from the settings or the environment; None if nothing is cached."""
     if settings.cache is False:
         return None
     if settings.cache is not None:

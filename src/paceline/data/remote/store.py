@@ -1,7 +1,7 @@
-"""The connection to a store by fsspec. No other module uses fsspec.
+"""The connection of a loader to a store, through fsspec.
 
-Its file systems are not safe across a fork, and keep connections open: each process opens its own, and lets go of it
-when a loader closes.
+The file systems of fsspec do not survive a fork and keep connections open. So each process opens its own file system,
+and releases it when the loader closes.
 """
 
 from __future__ import annotations
@@ -19,24 +19,34 @@ from paceline.data.remote.secrets import parted, shown_url, without_secrets
 
 
 class Store(Protocol):
-    """Gives the bytes of objects."""
+    """Fetches the bytes of objects."""
 
     def ask(self, name: str, begin: int | None, end: int | None) -> Future[bytes]:
-        """Begin to fetch an object, or a part of it. A future that is cancelled ends the request."""
+        """Start to fetch an object or a range of its bytes; cancelling the future ends the request.
+
+        Args:
+            name: The name of the object.
+            begin: The first byte; None for the whole object.
+            end: The end of the range, exclusive.
+        """
 
     def release(self) -> None:
-        """Let go of connections; the next request opens new ones."""
+        """Release the connections; the next request opens new ones."""
 
 
 class FsspecStore:
-    """A folder of a file system that fsspec knows."""
+    """A folder in a file system of fsspec."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
-        """Open it; no request is made.
+        """Open the file system; no request is made.
+
+        Args:
+            url: The URL of the folder.
+            options: Options of the file system, such as credentials.
 
         Raises:
-            UsageError: fsspec knows no such store.
-            EnvironmentFault: A package that speaks with it is not there.
+            UsageError: fsspec does not know the URL or the options.
+            EnvironmentFault: The package for this kind of store is not installed.
         """
         self._url, self._query = parted(url)
         self._options = dict(options)
@@ -45,7 +55,7 @@ class FsspecStore:
         self._open()
 
     def ask(self, name: str, begin: int | None, end: int | None) -> Future[bytes]:
-        """Begin to fetch an object, or a part of it."""
+        """Start to fetch an object or a range of its bytes, and return the future of the bytes."""
         system, folder = self._open()
         path = f"{folder}/{name}{self._query}"
         span = {} if begin is None else {"start": begin, "end": end}
@@ -54,7 +64,7 @@ class FsspecStore:
         return _in_a_thread(lambda: system.cat_file(path, **span))
 
     def release(self) -> None:
-        """Let go of connections; the file system closes them when nobody has it."""
+        """Drop the file system, which then closes its connections; the next request opens a new one."""
         with self._lock:
             self._opened = None
 
@@ -82,9 +92,9 @@ def _file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def _untie(system: Any) -> None:
-    """Take the blocking forms of its methods away, by which a file system refers to itself.
+    """Delete the blocking methods of an asynchronous file system, through which it references itself.
 
-    They are not used here, and without them its connections close as soon as nobody has it, and not at some collection.
+    Paceline does not use them. Without the reference cycle, connections close as soon as the file system is dropped.
     """
     if getattr(system, "async_impl", False):
         for name in [name for name, value in vars(system).items() if hasattr(value, "__wrapped__")]:
@@ -92,7 +102,7 @@ def _untie(system: Any) -> None:
 
 
 def _in_a_thread(call: Callable[[], bytes]) -> Future[bytes]:
-    """Make a call that cannot be cancelled in a thread. If the caller stops waiting, the thread goes on."""
+    """Run a call in a thread and return its future. Cancelling the future does not end the thread."""
     future: Future[bytes] = Future()
 
     def made() -> None:

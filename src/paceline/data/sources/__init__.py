@@ -1,6 +1,6 @@
-"""Sources that can be converted, one file for each kind. Each says how many samples it has, and gives one by number.
+"""Sources for conversion, one module for each format. A source has a number of samples and returns each by its number.
 
-A source is sent to the processes that convert, so it holds paths and numbers, and opens what it reads when it is asked.
+A source is pickled and sent to the converting processes. So it stores paths and numbers, and opens files when it reads.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from paceline.data.format.model import Column, Sample, shown
 
 
 class Source(Protocol):
-    """Samples that lie elsewhere."""
+    """The samples of a dataset to convert."""
 
     @property
     def columns(self) -> Sequence[Column]:
-        """What each sample has."""
+        """The columns of each sample."""
 
     @property
     def classes(self) -> Sequence[str]:
-        """Names of the labels, in their order; none where they have no names."""
+        """The names of the labels, by number; empty if they have no names."""
 
     @property
     def version(self) -> str:
-        """What else than names and sizes would make other samples of them: another one, others."""
+        """A fingerprint of what determines the samples besides names and sizes, such as modification times."""
 
     def __len__(self) -> int:
         """Return the number of samples."""
 
     def size(self, number: int) -> int:
-        """Return about how many bytes a sample has, without reading it."""
+        """Return the approximate number of bytes of a sample, without reading it."""
 
     def name(self, number: int) -> str:
-        """Return what a sample is called."""
+        """Return the name of a sample, for messages and the index."""
 
     def sample(self, number: int) -> Sample:
         """Read a sample.
 
         Raises:
-            BadSample: It cannot be read.
+            BadSample: The sample cannot be read.
         """
 
 
 class BadSample(ValueError):
-    """A sample that cannot be read; the message says why."""
+    """A sample cannot be read; the message says why."""
 
     def __init__(self, text: str) -> None:
         super().__init__(shown(text))

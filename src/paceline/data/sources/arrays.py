@@ -1,4 +1,4 @@
-"""Arrays whose first axis is samples: files of NumPy beside each other, an HDF5 file, or a Zarr store."""
+"""Conversion source: arrays whose first axis is samples, in NumPy files, an HDF5 file, or a Zarr store."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from paceline.data.sources.files import files_below, left_out_notes, listed, tim
 from paceline.data.sources.zarr_arrays import of_zarr
 
 _LABELS = ("label", "labels", "target", "targets", "y")
-_CHUNK_BYTES = 64 << 20  # of chunks that are kept in memory, of each array
+_CHUNK_BYTES = 64 << 20  # of chunks in memory, for each array
 HDF5 = (".h5", ".hdf5", ".hdf")
-KIND_ATTRIBUTE = "paceline_kind"  # of a data set that `paceline data export` wrote
+KIND_ATTRIBUTE = "paceline_kind"  # the attribute of HDF5 data sets that `paceline data export` writes
 Form = Literal["npy", "hdf5", "zarr"]
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """Arrays of as many samples each, by the names of their columns."""
+    """Arrays with one row for each sample; each array becomes a column."""
 
     path: Path  # a folder of .npy files, one of them, an HDF5 file, or the folder of a Zarr store
     form: Form = "npy"
@@ -43,16 +43,16 @@ class Arrays:
 
     @property
     def version(self) -> str:
-        """When the files were changed."""
+        """A digest of the modification times of the files."""
         return times_of([self.path / file for file in files_below(self.path)] if self.path.is_dir() else [self.path])
 
     @property
     def reads_groups(self) -> bool:
-        """Whether a row is read with others: HDF5 and Zarr read whole chunks."""
+        """Whether rows are read in groups, because HDF5 and Zarr read whole chunks."""
         return self.form != "npy"
 
     def __reduce__(self) -> tuple[type[Arrays], tuple[Path, Form]]:
-        return type(self), (self.path, self.form)  # files are opened where they are read
+        return type(self), (self.path, self.form)  # each process opens the files itself
 
     @cached_property
     def _all(self) -> Mapping[str, Any]:
@@ -60,7 +60,7 @@ class Arrays:
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is left out: single values, which no sample has."""
+        """Messages about what is not converted, such as single values and other files."""
         single = [name for name, array in self._all.items() if not array.ndim]
         notes = [f"single values of {self.path} are not converted: {', '.join(single)}"] if single else []
         for name, array in self._all.items():
@@ -90,7 +90,7 @@ class Arrays:
 
     @property
     def group_starts(self) -> np.ndarray | None:
-        """The first row of each chunk that is read as a whole; None: rows are read by themselves."""
+        """The first row of each chunk if chunks are read as a whole, else None."""
         together = max(
             (array.chunks[0] for array in self._arrays.values() if getattr(array, "chunks", None)), default=1
         )
@@ -101,7 +101,7 @@ class Arrays:
 
     @cached_property
     def columns(self) -> Sequence[Column]:
-        """One for each array."""
+        """The columns, one for each array."""
         return [Column(name=name, kind=_written_kind(array) or _kind(array)) for name, array in self._arrays.items()]
 
     @cached_property
@@ -110,15 +110,19 @@ class Arrays:
         return sum(len(value.data) if isinstance(value, Payload) else 8 for value in sample.values())
 
     def size(self, number: int) -> int:
-        """Return the bytes of the first row."""
+        """Return the number of bytes of the first row, as an estimate for all rows."""
         return self._row_bytes
 
     def name(self, number: int) -> str:
-        """Return the file and the row."""
+        """Return the file name and the row, for messages."""
         return f"{self.path.name}[{number}]"
 
     def sample(self, number: int) -> Sample:
-        """Read a row of each array."""
+        """Read a row of each array.
+
+        Raises:
+            BadSample: A row cannot be read, or cannot be stored.
+        """
         try:
             return {column.name: _value(self._arrays[column.name][number], column) for column in self.columns}
         except (OSError, ValueError) as error:
@@ -156,10 +160,10 @@ def _of_hdf5(path: Path) -> dict[str, Any]:
 
 
 def _collect(group: Any, before: str, found: dict[str, Any], above: tuple[Any, ...]) -> None:
-    """Add the data sets below a group, through links too.
+    """Add all HDF5 data sets in a group, also through links, to `found`.
 
     Raises:
-        UsageError: A link leads to nothing, or to a group that it lies in.
+        UsageError: A link leads to nothing, or to a group that contains the link.
     """
     import h5py
 
@@ -179,21 +183,21 @@ def _collect(group: Any, before: str, found: dict[str, Any], above: tuple[Any, .
 
 
 def _written_kind(array: Any) -> ColumnKind | None:
-    """Return the kind of the column that `paceline data export` wrote; None for other arrays."""
+    """Return the column kind that `paceline data export` stored with an array, or None for other arrays."""
     told = getattr(array, "attrs", {}).get(KIND_ATTRIBUTE)
     return cast(ColumnKind, told) if told in get_args(ColumnKind) else None
 
 
 def _check_parts(path: Path, name: str, virtual: Any) -> None:
-    """Check that the files that a virtual data set takes its values from are there; HDF5 reads what is missing as 0.
+    """Check that the source files of a virtual HDF5 data set exist, as HDF5 reads missing values as 0.
 
     Raises:
-        UsageError: One is missing, or lacks the data set.
+        UsageError: A file is missing, or lacks the data set.
     """
     import h5py
 
     for part in virtual.virtual_sources():
-        if "%b" in part.file_name:  # a pattern of names: any number of files may be there
+        if "%b" in part.file_name:  # a pattern of names, which any number of files may match
             continue
         there = path if part.file_name == "." else path.parent / part.file_name
         try:
@@ -208,11 +212,11 @@ def _check_parts(path: Path, name: str, virtual: Any) -> None:
 
 
 def _kind(array: Any) -> ColumnKind:
-    if array.ndim == 1 and array.dtype.kind in "biuf" and array.dtype.itemsize <= 8:  # a longer float is an array
+    if array.ndim == 1 and array.dtype.kind in "biuf" and array.dtype.itemsize <= 8:  # longer floats become arrays
         return "float" if array.dtype.kind == "f" else "int"
-    if (array.dtype.metadata or {}).get("vlen") is str:  # as h5py marks text
+    if (array.dtype.metadata or {}).get("vlen") is str:  # h5py's mark of text
         return "text"
-    if array.dtype.kind == "T":  # text of variable length, of NumPy 2
+    if array.dtype.kind == "T":  # NumPy 2's text of variable length
         return "text"
     if array.dtype.hasobject or array.dtype.kind in "SU":
         first = array[0]
@@ -224,7 +228,7 @@ def _kind(array: Any) -> ColumnKind:
 
 
 def _bytes(value: Any) -> bytes | None:
-    """Return a value of variable length as bytes; None where it is a list of other numbers."""
+    """Return a value of variable length as bytes, or None if it is a list of numbers other than uint8."""
     if isinstance(value, bytes | np.bytes_):
         return bytes(value)
     return value.tobytes() if isinstance(value, np.ndarray) and value.dtype == np.uint8 else None

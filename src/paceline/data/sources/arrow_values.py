@@ -1,4 +1,4 @@
-"""Columns of Arrow tables: which kind each type becomes, and a value as shards keep it."""
+"""Columns of Arrow tables: the column kind of each Arrow type, and the conversion of values for shards."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from paceline.core.errors import UsageError
 from paceline.data.format.column_kinds import array_of, json_of, number_of, suffix_of_bytes, text_of
 from paceline.data.format.model import Column, ColumnKind, Payload, Value
 
-_OF_FILES = {"bytes", "path"}  # fields of a struct that stands for a file, as Hugging Face's datasets writes it
+_OF_FILES = {"bytes", "path"}  # fields of a struct for a file in Hugging Face's datasets
 
 
 def merged_schema(schemas: Sequence[Any], files: Sequence[Path]) -> Any:
     """Return the schema that holds all columns of all files without loss.
 
     Args:
-        schemas: Of each file.
+        schemas: The schema of each file.
         files: Their paths, for messages.
 
     Raises:
@@ -42,7 +42,7 @@ def merged_schema(schemas: Sequence[Any], files: Sequence[Path]) -> Any:
 
 
 def kind_of_type(own: Any) -> ColumnKind:
-    """Return the column kind for values of a type; files and bytes become "bytes"."""
+    """Return the column kind for values of an Arrow type; files and bytes become "bytes"."""
     from pyarrow import types
 
     if types.is_integer(own) or types.is_boolean(own):
@@ -59,7 +59,7 @@ def kind_of_type(own: Any) -> ColumnKind:
 
 
 def is_bytes(own: Any) -> bool:
-    """Say whether values are bytes, or a file's bytes beside its path."""
+    """Return whether an Arrow type is bytes, or a struct with the bytes of a file and its path."""
     from pyarrow import types
 
     if types.is_struct(own):
@@ -69,28 +69,28 @@ def is_bytes(own: Any) -> bool:
 
 
 def has_path(own: Any) -> bool:
-    """Say whether values are files that have a path too."""
+    """Return whether an Arrow type is a struct with the bytes and the path of a file."""
     from pyarrow import types
 
     return types.is_struct(own) and is_bytes(own) and any(field.name == "path" for field in own)
 
 
 def bytes_in(value: Any) -> bytes | None:
-    """Return the bytes of a value: itself, or those beside a path."""
+    """Return the bytes of a value, which is bytes or a mapping with an entry "bytes"; None without bytes."""
     inside = value.get("bytes") if isinstance(value, Mapping) else value
     return inside if isinstance(inside, bytes) else None
 
 
 def kept_value(value: Any, column: Column, own: Any) -> Value:
-    """Return a value as shards keep it.
+    """Return a value in the form that shards store.
 
     Args:
-        value: As Arrow gives it to Python.
-        column: Where it belongs.
-        own: Its type.
+        value: The value as a Python object, from Arrow.
+        column: Its column.
+        own: Its Arrow type.
 
     Raises:
-        ValueError: It cannot be kept without loss.
+        ValueError: The value cannot be stored without loss.
     """
     if value is None:
         return None
@@ -121,7 +121,7 @@ def _array(value: Any, own: Any) -> Payload:
 
 
 def _dtype(own: Any) -> Any:
-    """Return the NumPy type of the numbers in lists of numbers; None for all else."""
+    """Return the NumPy type of the numbers in an Arrow type of (nested) lists of numbers; None for other types."""
     from pyarrow import types
 
     inner = own.storage_type if hasattr(own, "storage_type") else own
@@ -133,7 +133,7 @@ def _dtype(own: Any) -> Any:
 
 
 def _decoded(own: Any) -> Any:
-    """Return the type of the values of a type: a dictionary holds those of another type."""
+    """Return the type of the values of a dictionary-encoded type; return other types unchanged."""
     from pyarrow import types
 
     return own.value_type if types.is_dictionary(own) else own
@@ -143,7 +143,7 @@ def _plain(value: Any) -> Any:
     """Return a value as JSON types: lists, dictionaries, numbers and text. Dates become text.
 
     Raises:
-        ValueError: There are bytes in it.
+        ValueError: The value contains bytes.
     """
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}

@@ -1,4 +1,4 @@
-"""Images with any number of objects in each, as COCO describes them in one JSON file."""
+"""Conversion source: a COCO file, which describes images with any number of objects in JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.data.sources import BadSample
 from paceline.data.sources.files import Files, file_column, size_of
 
 _LISTS = ("images", "annotations", "categories")
-_FOLDERS = (".", "images", "..", "../images")  # where images lie, seen from the JSON file
+_FOLDERS = (".", "images", "..", "../images")  # searched for images, relative to the JSON file
 
 
 class Coco:
@@ -29,13 +29,13 @@ class Coco:
     """
 
     def __init__(self, path: Path) -> None:
-        """Read the file.
+        """Read the JSON file, and find the folder of its images.
 
         Args:
             path: A JSON file with the lists `images`, `annotations` and `categories`.
 
         Raises:
-            UsageError: It is no such file, an annotation belongs to nothing, or the images are not found.
+            UsageError: The file is no COCO file, an annotation has no image or category, or the images are not found.
         """
         self._path = path
         self._told = _read(path)
@@ -56,12 +56,12 @@ class Coco:
 
     @property
     def version(self) -> str:
-        """A fingerprint that changes if the JSON file changes, or the modification time of an image."""
+        """A fingerprint that changes if the JSON file or the modification time of an image changes."""
         return f"{self._files.version} {hashlib.sha256(self._path.read_bytes()).hexdigest()}"
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is left out: other parts of the file, and fields of its categories."""
+        """Messages about what is not converted: other parts of the file, and other fields of the categories."""
         parts = [name for name in self._told if name not in _LISTS]
         parts += sorted(
             {f"categories.{name}" for one in self._told["categories"] for name in one if name not in _NAMED}
@@ -70,13 +70,13 @@ class Coco:
 
     @cached_property
     def columns(self) -> Sequence[Column]:
-        """The image, its objects, and what the file says of the image."""
+        """The columns: the image, `objects`, and `fields`."""
         own = self._files.columns[0]
         column_names([own.name, "objects", "fields"])
         return [own, Column(name="objects", kind="json"), Column(name="fields", kind="json")]
 
     def size(self, number: int) -> int:
-        """Return the bytes of an image."""
+        """Return the number of bytes of an image."""
         return self._files.size(number)
 
     def name(self, number: int) -> str:
@@ -84,7 +84,11 @@ class Coco:
         return self._files.name(number)
 
     def sample(self, number: int) -> Sample:
-        """Read an image with its objects."""
+        """Read an image with its objects.
+
+        Raises:
+            BadSample: The image cannot be read, or its objects cannot be stored as JSON.
+        """
         image = self._images[number]
         try:
             described = {"objects": json_of(self._objects[image["id"]]), "fields": json_of(image)}
@@ -121,10 +125,10 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _by_image(path: Path, told: Mapping[str, Any], labels: Mapping[Any, int]) -> dict[Any, list[dict[str, Any]]]:
-    """Return the annotations of each image.
+    """Return the annotations of each image, with their labels.
 
     Raises:
-        UsageError: One has no image, no category, or a label of its own.
+        UsageError: An annotation has no image, no category, or already a field `label`.
     """
     found: dict[Any, list[dict[str, Any]]] = {one["id"]: [] for one in told["images"]}
     for one in told["annotations"]:
@@ -138,10 +142,10 @@ def _by_image(path: Path, told: Mapping[str, Any], labels: Mapping[Any, int]) ->
 
 
 def _root(path: Path, images: Sequence[Mapping[str, Any]]) -> Path:
-    """Return the folder of the images: the one where most of them are, named as the JSON file or beside it.
+    """Return the folder that contains most of the images, among some folders near the JSON file.
 
     Raises:
-        UsageError: None is there.
+        UsageError: No image is found.
     """
     if not images:
         raise UsageError(f"{path} has no images")

@@ -1,4 +1,4 @@
-"""Any Python `Dataset`: what it returns is kept as it is, tensors in NumPy's own format."""
+"""Conversion source: a map-style Python dataset, whose values are stored unchanged, tensors as ``.npy``."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ _KINDS: tuple[tuple[ColumnKind, Any], ...] = (
     ("bytes", bytes | bytearray),
     ("json", list | dict),
 )
-_PROBED = 16  # samples by which sizes are guessed
+_PROBED = 16  # samples that determine columns and sizes
 
 
 class DatasetSource:
-    """What a name such as ``my_module:train_set`` stands for: a data set, or a function that makes one."""
+    """A dataset with a name such as ``my_module:train_set``, or the one that a function with such a name returns."""
 
     version = ""
 
     def __init__(self, name: str, columns: Sequence[str] = (), images: Written | None = None) -> None:
-        """Name a data set.
+        """Import the dataset.
 
         Args:
-            name: Module and name in it.
-            columns: What the parts of a sample are to be called, where it is a tuple.
-            images: How to write images that have no file of their own; None: they are refused.
+            name: ``MODULE:NAME``.
+            columns: Names of the columns, for samples that are tuples.
+            images: The format of images without an original file; None refuses such images.
 
         Raises:
-            UsageError: There is no such thing, or it is no data set.
+            UsageError: The name cannot be imported, or is no dataset.
         """
         self._name = name
         self._wanted = tuple(column_names(columns).values())
@@ -57,13 +57,13 @@ class DatasetSource:
 
     @property
     def classes(self) -> Sequence[str]:
-        """Names of the labels, as torchvision's data sets have them."""
+        """The names of the labels, from the attribute `classes` as in torchvision; empty without."""
         found = getattr(self._dataset, "classes", ())
         return [str(one) for one in found] if isinstance(found, list | tuple) else ()
 
     @cached_property
     def columns(self) -> Sequence[Column]:
-        """What the first samples have that can be read; a sample may lack some, or have None."""
+        """The columns of the first samples that can be read. A sample can lack values, or have None."""
         self._check_images()
         why: BadSample | None = None
         kinds: dict[str, ColumnKind | None] = {}
@@ -82,10 +82,10 @@ class DatasetSource:
         return [Column(name=name, kind=kind) for name, kind in kinds.items() if kind is not None]
 
     def _check_images(self) -> None:
-        """Look at images of some samples.
+        """Check that images of some samples can be stored.
 
         Raises:
-            UsageError: They have no files of their own, and nothing says how to write their pixels.
+            UsageError: Images have no original file, and no format was chosen.
         """
         if self._images is not None:
             return
@@ -101,7 +101,7 @@ class DatasetSource:
             raise images_choice(self._name, pixels, len(self))
 
     def _some(self) -> list[int]:
-        """Return the numbers of samples from everywhere."""
+        """Return the numbers of some samples, evenly spread over the dataset."""
         some: list[int] = np.linspace(0, len(self) - 1, min(_PROBED, len(self))).astype(int).tolist()
         return some
 
@@ -109,20 +109,24 @@ class DatasetSource:
     def _usual_size(self) -> int:
         sizes = []
         for place in self._some():
-            with suppress(BadSample):  # which is told when it is converted
+            with suppress(BadSample):  # the conversion reports bad samples
                 sizes.append(_bytes(self.sample(place)))
         return int(np.mean(sizes or [0]))
 
     def size(self, number: int) -> int:
-        """Return what some samples have on average."""
+        """Return the mean size of some samples in bytes, as an estimate for each sample."""
         return self._usual_size
 
     def name(self, number: int) -> str:
-        """Return the number."""
+        """Return the name of a sample for messages: the name of the dataset and the number."""
         return f"{self._name}[{number}]"
 
     def sample(self, number: int) -> Sample:
-        """Take a sample, and write its parts as bytes and numbers."""
+        """Return a sample, with its values as bytes and numbers.
+
+        Raises:
+            BadSample: The dataset raises an error, or a value does not fit its column.
+        """
         parts = self._parts(number)
         names = [column.name for column in self.columns]
         more = [name for name in parts if name not in names]
@@ -165,10 +169,10 @@ class DatasetSource:
 
 
 def loaded(name: str) -> Any:
-    """Return a data set by its name.
+    """Import a dataset by its name ``MODULE:NAME``; a function or class is called without arguments.
 
     Raises:
-        UsageError: There is none.
+        UsageError: The name cannot be imported, or is no dataset.
     """
     module, colon, inside = name.partition(":")
     if not colon or not inside:
@@ -189,10 +193,10 @@ def loaded(name: str) -> Any:
 
 
 def kind_of(value: Any) -> ColumnKind:
-    """Return the kind of column that a value belongs in.
+    """Return the column kind for a Python value.
 
     Raises:
-        BadSample: There is none.
+        BadSample: Values of this type are not supported.
     """
     if isinstance(value, np.datetime64 | np.timedelta64):  # a timedelta64 counts as an integer of NumPy
         return "array"
@@ -210,7 +214,7 @@ def kind_of(value: Any) -> ColumnKind:
 
 
 def _kind_of_array(value: Any) -> ColumnKind:
-    """Return "int" or "float" of a single number, such as the label that a `TensorDataset` gives."""
+    """Return "int" or "float" for an array with a single number, such as a label of a `TensorDataset`, else "array"."""
     if getattr(value, "shape", None) != ():
         return "array"
     if str(getattr(value, "dtype", "")).startswith(("datetime64", "timedelta64")):
@@ -220,15 +224,15 @@ def _kind_of_array(value: Any) -> ColumnKind:
 
 
 def kept(value: Any, column: Column, images: Written | None = None) -> Value:
-    """Return a value as shards keep it.
+    """Return a value in the form that shards store.
 
     Args:
-        value: Of the kind of its column.
-        column: Where it belongs.
-        images: How to write an image that has no file of its own.
+        value: The value, of the kind of its column.
+        column: Its column.
+        images: The format of images without an original file.
 
     Raises:
-        ValueError: It cannot be kept.
+        ValueError: The value cannot be stored.
     """
     if column.kind == "image":
         return image_payload(value, images)
@@ -242,7 +246,7 @@ def kept(value: Any, column: Column, images: Written | None = None) -> Value:
 
 
 def _usual_names(parts: Sequence[Any]) -> list[str]:
-    """Return what parts of a tuple are called: a picture ``image``, a number in the second place ``label``."""
+    """Return names for the parts of a tuple: the first image is ``image``, an integer in second place ``label``."""
     found: list[str] = []
     for place, value in enumerate(parts):
         name = f"part{place}"

@@ -1,4 +1,4 @@
-"""Images that a Python Dataset returns: their own file if it is known, else pixels written as PNG or JPEG."""
+"""Storage of PIL images that a Python dataset returns: their original file if known, else pixels as PNG or JPEG."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from paceline.data.format.model import Payload
 
 Written = Literal["png", "jpeg"]
 _WRITTEN: tuple[Written, ...] = ("png", "jpeg")
-_QUALITY = 95  # of JPEG
-_OF_JPEG = ("L", "RGB", "CMYK")  # modes
+_QUALITY = 95  # of written JPEGs
+_OF_JPEG = ("L", "RGB", "CMYK")  # the modes that JPEG supports
 
 
 def image_payload(picture: Any, written: Written | None) -> Payload:
-    """Return the bytes of an image.
+    """Return the bytes of an image: its original file if possible, else its pixels as PNG or JPEG.
 
     Args:
         picture: A PIL image.
-        written: How to write pixels; None: only images that still have their own file.
+        written: The format for pixels; None allows only images with an original file.
 
     Raises:
-        ValueError: There is no file, or the pixels cannot be written in this way.
+        ValueError: There is no original file and no format, or the format does not support the image.
     """
     own = _own_file(picture)
     if own is not None:
@@ -53,12 +53,12 @@ def image_payload(picture: Any, written: Written | None) -> Payload:
 
 
 def images_choice(name: str, pictures: Sequence[Any], samples: int) -> UsageError:
-    """Return the error that asks how pixels are to be written, with the size that each choice takes.
+    """Return the error that asks for a format of pixels, with the estimated size of each format.
 
     Args:
-        name: Of the data set.
+        name: The name of the dataset.
         pictures: Images of some of its samples.
-        samples: How many samples it has.
+        samples: The number of its samples.
     """
     sizes = {}
     for written in _WRITTEN:
@@ -72,7 +72,7 @@ def images_choice(name: str, pictures: Sequence[Any], samples: int) -> UsageErro
 
 
 def _own_file(picture: Any) -> Payload | None:
-    """Return the file that an image was opened from, if the image still has the pixels of this file."""
+    """Return the file from which an image was opened, or None if the image no longer has the pixels of the file."""
     path, written = getattr(picture, "filename", None), getattr(picture, "format", None)
     if not isinstance(path, str) or not path or not written:
         return None

@@ -1,4 +1,4 @@
-"""Files of images, sound or video, one for each sample, with the values of other columns beside it."""
+"""Conversion source: image, audio or video files, one for each sample, with values of other columns."""
 
 from __future__ import annotations
 
@@ -22,52 +22,56 @@ LABEL = "label"
 
 @dataclass(frozen=True)
 class Files:
-    """Files below a folder, each with values."""
+    """Files in a folder and its subfolders, each with values of other columns."""
 
     root: Path
     files: Sequence[str]  # relative to the root
-    sizes: Sequence[int]  # in bytes; 0 of what is not there
-    columns: Sequence[Column]  # the first is of the files
-    values: Mapping[str, Sequence[str | int | float | None]]  # of each other column
+    sizes: Sequence[int]  # in bytes; 0 for missing files
+    columns: Sequence[Column]  # the first column has the files
+    values: Mapping[str, Sequence[str | int | float | None]]  # for each other column a value for each file
     classes: Sequence[str] = ()
-    left_out: Mapping[str, int] = field(default_factory=dict)  # files of the folder that are no sample, by suffix
+    left_out: Mapping[str, int] = field(default_factory=dict)  # the number of files that are no sample, by suffix
 
     def __len__(self) -> int:
         return len(self.files)
 
     @property
     def labels(self) -> Sequence[str | int | float | None]:
-        """The label of each file; empty where there are none."""
+        """The label of each file; empty without labels."""
         return self.values.get(LABEL, ())
 
     @property
     def version(self) -> str:
-        """A digest of the values, and of the times at which the files were changed."""
+        """A digest of the values, the classes, and the modification times of the files."""
         times = times_of([self.root / file for file in self.files])
         told = repr(([(name, list(values)) for name, values in self.values.items()], list(self.classes), times))
         return hashlib.sha256(told.encode("utf-8", "surrogateescape")).hexdigest()
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is left out of the folder."""
+        """Messages about files that are not converted."""
         return left_out_notes(self.root, self.left_out)
 
     @property
     def empty_classes(self) -> Sequence[str]:
-        """Classes that no file is of."""
+        """The names of classes without files."""
         there = set(self.labels)
         return [name for number, name in enumerate(self.classes) if number not in there]
 
     def size(self, number: int) -> int:
-        """Return the bytes of a file."""
+        """Return the number of bytes of a file."""
         return self.sizes[number]
 
     def name(self, number: int) -> str:
-        """Return the path below the root."""
+        """Return the path of a file relative to the root."""
         return self.files[number]
 
     def sample(self, number: int) -> Sample:
-        """Read a file as it is."""
+        """Return the bytes of a file, unchanged, and the sample's values of the other columns.
+
+        Raises:
+            BadSample: The file cannot be read or is empty.
+        """
         path = self.root / self.files[number]
         try:
             data = read_file(path)
@@ -83,7 +87,7 @@ class Files:
 
 
 def left_out_notes(root: Path, left_out: Mapping[str, int]) -> list[str]:
-    """Return a message about files of a folder that are not converted, counted by kind; none if there are none."""
+    """Return a message about files that are not converted, counted by suffix; empty if there are none."""
     if not left_out:
         return []
     kinds = sorted(left_out.items(), key=lambda one: -one[1])
@@ -92,7 +96,7 @@ def left_out_notes(root: Path, left_out: Mapping[str, int]) -> list[str]:
 
 
 def file_column(files: Sequence[str]) -> Column:
-    """Return the column of some files: of images, or of bytes, which audio and video stay."""
+    """Return the column for files: of images, or of bytes for audio, video and other files."""
     suffixes = {Path(file).suffix.lower() for file in files}
     if suffixes <= {f".{suffix}" for suffix in PICTURES}:
         return Column(name="image", kind="image")
@@ -101,7 +105,12 @@ def file_column(files: Sequence[str]) -> Column:
 
 
 def numbers_of(path: Path, labels: Sequence[str], classes: Sequence[str] | None) -> tuple[list[int], Sequence[str]]:
-    """Return the number of each label, and the classes: the labels in order unless they are given.
+    """Return the number of each label, and the names of the classes.
+
+    Args:
+        path: The source, for messages.
+        labels: The name of the label of each sample.
+        classes: The names of the classes; None for the sorted names of the labels.
 
     Raises:
         UsageError: A label is not among the classes.
@@ -118,7 +127,7 @@ def numbers_of(path: Path, labels: Sequence[str], classes: Sequence[str] | None)
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file; 0 where there is none, which is told when it is read."""
+    """Return the number of bytes of a file, or 0 if it is missing; reading it then gives an error."""
     try:
         return path.stat().st_size
     except OSError:
@@ -126,21 +135,21 @@ def size_of(path: Path) -> int:
 
 
 def times_of(files: Sequence[Path]) -> str:
-    """Return a digest of the times at which files were changed: content may change at the same size."""
+    """Return a digest of the modification times of files, because content can change without a change of size."""
     digest = hashlib.sha256()
     for file in files:
-        with suppress(OSError):  # which is told when it is read
+        with suppress(OSError):  # reading the file gives an error
             digest.update(file.stat().st_mtime_ns.to_bytes(16, "little", signed=True))
     return digest.hexdigest()
 
 
 def files_below(root: Path) -> Iterator[str]:
-    """Yield the files below a folder and the folders that it links to, relative to it, in order.
+    """Yield the sorted relative paths of all files in a folder, its subfolders and the folders that it links to.
 
-    A link to nothing whose name has a suffix counts as a file, which cannot be read.
+    A broken link whose name has a suffix is yielded as a file, and reading it gives an error.
 
     Raises:
-        UsageError: A link leads to a folder that it lies in or, without a suffix, to nothing; or there is a pipe, a
+        UsageError: A link leads to a folder that contains it, or is broken and has no suffix; or there is a pipe, a
             socket or a device.
         EnvironmentFault: A folder cannot be listed.
     """
@@ -148,7 +157,7 @@ def files_below(root: Path) -> Iterator[str]:
 
 
 def _below(folder: Path, above: tuple[str, ...]) -> Iterator[str]:
-    """Yield the files below a folder; `above` has the real paths of the folders that lead to it."""
+    """Yield the files in a folder and its subfolders; `above` has the real paths of the folders above."""
     files, folders = listed(folder)
     yield from files
     lying_in = (*above, os.path.realpath(folder) + os.sep)
@@ -161,7 +170,7 @@ def _below(folder: Path, above: tuple[str, ...]) -> Iterator[str]:
 
 
 def listed(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the names of the files and of the folders in a folder, each in order; see `files_below`."""
+    """Return the sorted names of the files and of the folders in a folder; raise the same errors as `files_below`."""
     files, folders = list[str](), list[str]()
     try:
         with os.scandir(folder) as entries:
@@ -178,10 +187,10 @@ def listed(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:
-    """Say whether an entry that is no folder may be a file of the data; False for hidden links, pipes and sockets.
+    """Return whether an entry that is no folder counts as a file; False for hidden links, pipes and sockets.
 
     Raises:
-        UsageError: It is a pipe, a socket, a device, or a link to nothing without a suffix, perhaps of a folder.
+        UsageError: The entry is a pipe, a socket, a device, or a broken link without a suffix, perhaps to a folder.
     """
     try:
         mode = entry.stat().st_mode
@@ -199,16 +208,16 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
 
 
 def _special(mode: int) -> str:
-    """Return what a thing in a file system is that is neither a file nor a folder."""
+    """Return the name of the type of a special file, for messages."""
     kinds = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFDIR: "a folder"}
     return kinds.get(stat.S_IFMT(mode), "a device")
 
 
 def read_file(path: Path) -> bytes:
-    """Read a file. What is no file, such as a pipe, is not opened.
+    """Read a regular file. Other files, such as pipes, are not opened, as reading could block.
 
     Raises:
-        OSError: It cannot be read, or is no file.
+        OSError: The file cannot be read, or is no regular file.
     """
     mode = path.stat().st_mode
     if not stat.S_ISREG(mode):

@@ -1,4 +1,4 @@
-"""Finds the source at a path: its kind by the names of files, and what lists its samples."""
+"""Detection of the format of a source from its file names, and creation of the source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from paceline.data.sources.tfrecord import COLUMNS_FILE, tfrecords
 from paceline.data.sources.webdataset import PACKED, PLAIN, tars
 from paceline.data.sources.zarr_arrays import is_zarr
 
-_SPLITS = "dataset_dict.json"  # of Hugging Face's datasets, as those that follow
+_SPLITS = "dataset_dict.json"  # files of Hugging Face's datasets
 _STATE, _INFO, _CACHE = "state.json", "dataset_info.json", "cache-"
 _PACKED = (".gz", ".zst", ".xz", ".bz2", ".zip")
 _OF_FILES: Mapping[str, tuple[tuple[str, ...], Callable[[Sequence[Path]], Source]]] = {
@@ -52,10 +52,10 @@ _NUMBERED: Mapping[str, Callable[[Path, Sequence[str]], Source]] = {"images": im
 
 
 def classes_from(path: Path) -> list[str]:
-    """Return the names of the classes of a converted data set, or the lines of a text file.
+    """Return the names of the classes of a converted dataset, or the lines of a text file.
 
     Raises:
-        UsageError: There are none.
+        UsageError: The path cannot be read, or has no classes or duplicates.
     """
     if path.is_dir():
         classes = list(read_contents(path).classes)
@@ -73,16 +73,16 @@ def classes_from(path: Path) -> list[str]:
 
 
 def source_of(path: Path, kind: str | None, classes: Sequence[str] | None = None) -> Source:
-    """Return what is at a path.
+    """Return the source at a path.
 
     Args:
-        path: A file, or a folder.
-        kind: images, table, webdataset, tfrecord, parquet, arrow, hdf5, zarr, coco, npy, jsonl or mds; None: what the
-            names of files say.
-        classes: Names of the labels in their order, of images and tables; None: those of the source.
+        path: A file or a folder.
+        kind: The format: images, table, webdataset, tfrecord, parquet, arrow, hdf5, zarr, coco, npy, jsonl or
+            mds; None to detect it from file names.
+        classes: The names of the classes in order, for images and tables; None for the names in the source.
 
     Raises:
-        UsageError: There is nothing that can be converted.
+        UsageError: There is nothing at the path that can be converted.
     """
     kind = kind_at(path, kind)
     if classes is not None and kind not in _NUMBERED:
@@ -102,7 +102,7 @@ def source_of(path: Path, kind: str | None, classes: Sequence[str] | None = None
 
 
 def _split_notes(files: Sequence[Path]) -> list[str]:
-    """Return a message about files of several splits, by their names, which become one data set."""
+    """Return a message if the names of the files contain several splits, which become one dataset; else empty."""
     found = {split for file in files for split in SPLITS if split in re.split(r"[^a-z]", file.name.lower())}
     if len(found) < 2:
         return []
@@ -113,7 +113,7 @@ def _split_notes(files: Sequence[Path]) -> list[str]:
 
 
 def kind_at(path: Path, kind: str | None) -> str:
-    """Return the format of what is at a path: the one that was given, or what the names of files say.
+    """Return the format of the data at a path: the given one, or the one detected from file names.
 
     Raises:
         UsageError: There is no file and no folder, or its format is not recognised.
@@ -129,15 +129,15 @@ def kind_at(path: Path, kind: str | None) -> str:
 
 @dataclass(frozen=True)
 class FileList:
-    """The files that have the data at a path, when they were listed."""
+    """The data files at a path at the time of listing."""
 
     path: Path
-    kind: str  # format
+    kind: str  # the format
     names: frozenset[str]
-    time: str  # a digest of the time at which the path was changed, if it is a file
+    time: str  # a digest of the modification time, if the path is a file
 
     def changes(self) -> str:
-        """Return which files were added or removed since, or whether the file was changed; empty if nothing was."""
+        """Return a message about files added, removed or changed since the listing; empty if there is no change."""
         now = list_files(self.path, self.kind)
         if now.time != self.time:
             return f"{self.path} was written to"
@@ -149,11 +149,11 @@ class FileList:
 
 
 def list_files(path: Path, kind: str) -> FileList:
-    """List the files that have the data at a path.
+    """List the data files at a path.
 
     Args:
-        path: A file, or a folder.
-        kind: Its format.
+        path: A file or a folder.
+        kind: The format.
     """
     if not path.is_dir():
         return FileList(path, kind, frozenset(), times_of([path]))
@@ -188,13 +188,13 @@ def _kind(path: Path) -> str:
 
 
 def _is_lines_only(folder: Path) -> bool:
-    """Say whether a folder has JSON lines and nothing else: beside images, they describe these."""
+    """Return whether a folder has only JSON lines. Beside images, JSON lines describe the images."""
     files, folders = listed(folder)
     return bool(files) and not folders and len(_files(folder, LINES)) == len(files)
 
 
 def _others(folder: Path, files: Sequence[Path]) -> list[str]:
-    """Return a message about the files of a folder, and of the folders in it, that are not converted."""
+    """Return a message about the files in a folder and its subfolders that are not converted."""
     taken = {str(file.relative_to(folder)) for file in files}
     others = [Path(file) for file in files_below(folder) if file not in taken]
     kinds = [f"{one.suffix.lower() or 'without suffix'}{' in folders below' * ('/' in str(one))}" for one in others]
@@ -202,12 +202,16 @@ def _others(folder: Path, files: Sequence[Path]) -> list[str]:
 
 
 def _is_data(path: Path) -> bool:
-    """Say whether a file is neither hidden nor a description of columns, such as Hugging Face's datasets write."""
+    """Return whether a file may be data: not hidden, and no description such as those of Hugging Face's datasets."""
     return not path.name.startswith(".") and path.name not in (_STATE, _INFO, COLUMNS_FILE)
 
 
 def _state(folder: Path) -> Mapping[str, Any] | None:
-    """Return what Hugging Face's `save_to_disk` noted in a folder; None if it did not write the folder."""
+    """Return the `state.json` of Hugging Face's `save_to_disk` in a folder, or None if it did not write the folder.
+
+    Raises:
+        UsageError: The file cannot be read.
+    """
     try:
         found = msgspec.json.decode((folder / _STATE).read_bytes(), type=dict[str, Any])
     except (FileNotFoundError, NotADirectoryError):
@@ -220,14 +224,14 @@ def _state(folder: Path) -> Mapping[str, Any] | None:
 
 
 def _saved_files(folder: Path) -> list[Path]:
-    """Return the Arrow files of a folder: if `save_to_disk` wrote it, those that it noted, in their order.
+    """Return the Arrow files of a folder; if `save_to_disk` wrote it, the files listed in its state, in order.
 
     Raises:
-        UsageError: One of them is missing, or its rows are those that a list of row numbers selects.
+        UsageError: A file is missing, or the folder has a selection of rows by a list of row numbers.
     """
     state, there = _state(folder), _files(folder, _OF_FILES["arrow"][0])
     if state is None:
-        is_cached = (folder / _INFO).is_file()  # the cache of Hugging Face's datasets, which holds results of map too
+        is_cached = (folder / _INFO).is_file()  # the cache of Hugging Face's datasets, which also has results of `map`
         return [path for path in there if not (is_cached and path.name.startswith(_CACHE))]
     if state.get("_indices_files") or state.get("_indices_data_files"):
         raise UsageError(
@@ -249,5 +253,5 @@ def _files(folder: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def _is(path: Path, suffixes: Sequence[str]) -> bool:
-    """Say whether a name has one of these suffixes, at its end or before a part such as ``-00000-of-00004``."""
+    """Return whether a name has one of the suffixes, at its end or before a part such as ``-00000-of-00004``."""
     return any(path.name.lower().endswith(suffix) or f"{suffix}-" in path.name.lower() for suffix in suffixes)

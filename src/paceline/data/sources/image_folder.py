@@ -1,4 +1,4 @@
-"""A folder with a folder of images for each class, as torchvision's `ImageFolder` reads it, or without classes."""
+"""Conversion source: a folder with a subfolder of images for each class, as in torchvision, or without classes."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ SPLITS = ("train", "training", "val", "valid", "validation", "test", "testing", 
 
 
 def image_folder(root: Path, classes: Sequence[str] | None = None) -> Files:
-    """List the images below the folders of a folder; the names of these folders are the classes.
+    """List the images in the subfolders of a folder; the names of the subfolders are the classes.
 
-    If all images lie in the folder itself, they have no labels. A folder without images may have sound or video.
+    If all images are in the folder itself, they have no labels. If there are no images, audio or video files are listed
+    instead.
 
     Args:
         root: The folder.
-        classes: The classes in their order; None: the names of the folders, sorted.
+        classes: The names of the classes in order; None for the sorted names of the subfolders.
 
     Raises:
-        UsageError: There are no images, or folders that are not among the classes.
+        UsageError: There are no files to convert, a subfolder is not among the classes, or the subfolders are splits.
     """
     kept, below = image_files(root)
     flat = not any("/" in file for file in kept)
@@ -61,10 +62,10 @@ def image_folder(root: Path, classes: Sequence[str] | None = None) -> Files:
 
 
 def image_files(root: Path) -> tuple[list[str], list[str]]:
-    """Return the images below the folders of a folder, or else those in the folder itself, and all files below it.
+    """Return the images in the subfolders of a folder (or else in the folder itself), and all files.
 
     Raises:
-        UsageError: There are no images, no sound and no video.
+        UsageError: There are no images, audio or video files.
     """
     below = list(files_below(root))
     files = [file for file in below if file.lower().endswith(_suffixes_of(below))]
@@ -77,12 +78,12 @@ def image_files(root: Path) -> tuple[list[str], list[str]]:
 
 
 def _suffixes_of(files: Sequence[str]) -> tuple[str, ...]:
-    """Return the suffixes of images if a file has one, else of sound, else of video."""
+    """Return the suffixes of images if any file has one, else those of audio, else those of video."""
     kinds = (SUFFIXES, AUDIO, VIDEO)
     return next((one for one in kinds if any(file.lower().endswith(one) for file in files)), SUFFIXES)
 
 
 def _reason(file: str, wanted: tuple[str, ...]) -> str:
-    """Return why a file is left out: it lies beside the folders of classes, or has another suffix."""
+    """Return the reason why a file is not converted: it is not in the folder of a class, or has another suffix."""
     suffix = Path(file).suffix.lower() or "without suffix"
     return f"{suffix} beside the folders of classes" if file.lower().endswith(wanted) else suffix

@@ -1,4 +1,4 @@
-"""JSON lines: each line is an object, each of its fields a column. Where lines begin is found once, by reading all."""
+"""JSON lines: each line is an object, and each field a column. One pass over the files finds where lines begin."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class JsonLines:
-    """All objects of some files."""
+    """The objects in files of JSON lines."""
 
     files: Sequence[Path]
-    file: Numbers  # of each object, its file
-    line: Numbers  # from 1
-    offset: Numbers  # of its line in the file
-    length: Numbers  # bytes
-    kinds: Sequence[tuple[str, ColumnKind]]  # of fields, in the order in which they first come
+    file: Numbers  # the index of the file of each object
+    line: Numbers  # the number of each line, from 1
+    offset: Numbers  # of each line in its file, in bytes
+    length: Numbers  # of each line, in bytes
+    kinds: Sequence[tuple[str, ColumnKind]]  # of fields, in order of first appearance
     classes: Sequence[str] = ()
     left_out: Sequence[str] = ()  # messages about other files of their folder
 
     @property
     def version(self) -> str:
-        """When the files were changed."""
+        """A digest of the modification times of the files."""
         return times_of(self.files)
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is left out."""
+        """Messages about files that are not converted."""
         return self.left_out
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class JsonLines:
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        """What columns are called, by the names of fields."""
+        """The names of columns, by the names of fields."""
         return column_names([name for name, _ in self.kinds])
 
     @cached_property
@@ -92,7 +92,7 @@ def _value(value: Any, column: Column) -> Value:
 
 
 def json_lines(paths: Sequence[Path]) -> JsonLines:
-    """Find the lines of files, and the kind of each field: numbers, text, or JSON where values are of several kinds.
+    """Return the objects of files, and the kind of each field: numbers, text, or JSON for values of several kinds.
 
     Raises:
         UsageError: A file cannot be read, or there are no objects.
@@ -120,7 +120,7 @@ def json_lines(paths: Sequence[Path]) -> JsonLines:
 
 
 def _collect(line: bytes, kinds: dict[str, set[ColumnKind]]) -> None:
-    """Add the kinds of the fields of an object; a line that is none is told when it is read."""
+    """Add the kinds of the fields of an object. A line that is no object is an error only when it is read."""
     try:
         found = msgspec.json.decode(line, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -51,7 +51,7 @@ _KINDS: Mapping[str, ColumnKind] = {
     "png": "image",
     "ndarray": "array",
 }
-# The type of a value of an ndarray whose column does not fix it, by the number that stands before the value.
+# The types of arrays by the byte that stands before the values if the column does not fix the type.
 _TYPES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32"}
 _TYPES |= {64: "uint64", 65: "int64", 66: "float64"}
 _ARROW_CODECS = {"zstd": "zstd", "br": "brotli", "snappy": "snappy"}
@@ -82,7 +82,7 @@ class _MdsIndex(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Mds:
-    """All samples of a folder of MDS shards."""
+    """The samples of a folder of MDS shards."""
 
     folder: Path
     shards: Sequence[MdsShard]
@@ -93,12 +93,12 @@ class Mds:
 
     @property
     def version(self) -> str:
-        """When the files were changed."""
+        """A digest of the modification times of the files."""
         return times_of([self.folder / INDEX, *(path for path, _ in self._files)])
 
     @property
     def notes(self) -> Sequence[str]:
-        """Which shards of the folder are not read."""
+        """A message about shards in the folder that the index does not list."""
         named = {_stem(path) for path, _ in self._files}
         more = [path for path in sorted(self.folder.glob(f"*{_SUFFIX}*")) if _stem(path) not in named]
         first = ", ".join(path.name for path in more[:3]) + ", ..." * (len(more) > 3)
@@ -106,7 +106,7 @@ class Mds:
 
     @cached_property
     def _files(self) -> list[tuple[Path, bool]]:
-        """The file of each shard, and whether it is compressed."""
+        """The file of each shard and whether the file is compressed."""
         return [_file_of(self.folder, shard) for shard in self.shards]
 
     @cached_property
@@ -115,17 +115,17 @@ class Mds:
 
     @cached_property
     def reads_groups(self) -> bool:
-        """Whether a sample is read with others: a compressed shard is read whole."""
+        """Whether reading one sample reads others too: a compressed shard is unpacked as a whole."""
         return any(is_packed for _, is_packed in self._files)
 
     @cached_property
     def _first(self) -> NDArray[np.int64]:
-        """The number of the first sample of each shard, and of all."""
+        """The number of the first sample of each shard, and the number of samples at the end."""
         return np.append(0, np.cumsum([shard.samples for shard in self.shards])).astype(np.int64)
 
     @property
     def group_starts(self) -> NDArray[np.int64] | None:
-        """The first sample of each shard that is read as a whole; None: samples are read by themselves."""
+        """The first sample of each shard if shards are unpacked as a whole, else None."""
         return np.unique(self._first[:-1]) if self.reads_groups else None
 
     def __len__(self) -> int:
@@ -133,12 +133,12 @@ class Mds:
 
     @cached_property
     def _names(self) -> Mapping[str, str]:
-        """What columns are called, by their names in the shards."""
+        """The names of columns, by their names in the shards."""
         return column_names(self.shards[0].column_names)
 
     @cached_property
     def columns(self) -> Sequence[Column]:
-        """Those of the first shard; of bytes, what those of the first sample are."""
+        """The columns of the first shard; the kind of bytes is that of the first sample."""
         shard = self.shards[0]
         return [
             Column(name=self._names[name], kind=self._kind(name, encoding))
@@ -149,12 +149,12 @@ class Mds:
         return kind_of_suffix(suffix_of_bytes(self._values(0)[name])) if encoding == "bytes" else _kind_of(encoding)
 
     def size(self, number: int) -> int:
-        """Return what the samples of its shard have on average."""
+        """Return the average number of bytes of the samples in the same shard."""
         shard = self.shards[self._place(number)[0]]
         return shard.raw_data.bytes // max(1, shard.samples) if shard.raw_data is not None else 0
 
     def name(self, number: int) -> str:
-        """Return the shard and the number in it."""
+        """Return the file of the shard and the number of the sample in the shard."""
         shard, row = self._place(number)
         return f"{self._files[shard][0].name}, sample {row}"
 
@@ -173,10 +173,10 @@ class Mds:
         return shard, number - int(self._first[shard])
 
     def _values(self, number: int) -> dict[str, bytes]:
-        """Return the bytes of the values of a sample, by column.
+        """Return the encoded values of a sample by column.
 
         Raises:
-            BadSample: They cannot be read, or do not fit into the sample.
+            BadSample: The values cannot be read, or their sizes do not match the sample.
         """
         shard, row = self._place(number)
         try:
@@ -192,10 +192,10 @@ class Mds:
         return {name: data[a:b] for name, a, b in zip(own.column_names, ends[:-1], ends[1:], strict=True)}
 
     def _bytes(self, shard: int, row: int) -> bytes:
-        """Return a sample as it stands in its shard.
+        """Return the bytes of a sample in its shard.
 
         Raises:
-            ValueError: Its place in the shard is damaged.
+            ValueError: The offsets of the sample are damaged.
         """
         path, is_packed = self._files[shard]
         if is_packed:
@@ -216,7 +216,7 @@ def _stem(path: Path) -> str:
 
 
 def is_mds(folder: Path) -> bool:
-    """Say whether a folder is in the MDS format: its index lists such shards, or there are shards without an index."""
+    """Return whether a folder is in the MDS format: its index lists MDS shards, or it has shards and no index."""
     try:
         shards = msgspec.json.decode((folder / INDEX).read_bytes())["shards"]
         return bool(shards) and shards[0]["format"] == "mds"
@@ -253,7 +253,7 @@ def _check(path: Path, shard: MdsShard, first: MdsShard) -> None:
     """Refuse a shard that cannot be read together with the first one.
 
     Raises:
-        UsageError: Its format, its version, or its columns are others.
+        UsageError: The format, the version or the columns differ.
     """
     if shard.format != "mds" or shard.version != _VERSION or shard.raw_data is None:
         raise UsageError(f"{path} lists a shard of format {shard.format}, version {shard.version}; allowed: mds, 2")
@@ -271,7 +271,7 @@ def _kind_of(encoding: str) -> ColumnKind:
     """Return the kind of a column by its encoding.
 
     Raises:
-        UsageError: Values in this encoding cannot be kept.
+        UsageError: Shards of Paceline cannot store values in this encoding.
     """
     kind = _KINDS.get(encoding.partition(":")[0])
     if kind is None:
@@ -283,10 +283,10 @@ def _kind_of(encoding: str) -> ColumnKind:
 
 
 def _file_of(folder: Path, shard: MdsShard) -> tuple[Path, bool]:
-    """Return the file of a shard, and whether it is compressed: the one without compression, if both are there.
+    """Return the file of a shard and whether it is compressed. An uncompressed file comes first.
 
     Raises:
-        UsageError: There is none, or it has not the size that the index gives.
+        UsageError: The file is missing, or its size differs from that in the index.
     """
     for file, is_packed in ((shard.raw_data, False), (shard.zip_data, True)):
         path = folder / file.basename if file is not None else folder
@@ -300,11 +300,11 @@ def _file_of(folder: Path, shard: MdsShard) -> tuple[Path, bool]:
 
 
 def _unpack(path: Path, shard: MdsShard) -> bytes:
-    """Return a compressed shard as it was.
+    """Return the bytes of a compressed shard before compression.
 
     Raises:
-        ValueError: It is damaged.
-        EnvironmentFault: What reads it is not installed.
+        ValueError: The file is damaged.
+        EnvironmentFault: The package that unpacks it is not installed.
     """
     data, size = path.read_bytes(), shard.raw_data.bytes if shard.raw_data is not None else 0
     name = (shard.compression or "").partition(":")[0]
@@ -321,10 +321,10 @@ def _unpack(path: Path, shard: MdsShard) -> bytes:
 
 
 def _value(encoding: str, data: bytes) -> Value:
-    """Return a value as shards keep it.
+    """Return a decoded value in the form of a sample.
 
     Raises:
-        ValueError: It is damaged, or cannot be kept.
+        ValueError: The value is damaged, or shards cannot store it.
     """
     name, _, fixed = encoding.partition(":")
     if name == "int" or name in _NUMBERS:
@@ -342,7 +342,7 @@ def _value(encoding: str, data: bytes) -> Value:
 
 
 def _array(data: bytes, type_name: str = "", sides: str = "") -> NDArray[Any]:
-    """Return an array. What the column does not fix stands before the values: type, and shape."""
+    """Return an array. Its type and shape stand before the values unless the column fixes them."""
     at = 0
     if not type_name:
         type_name, at = _TYPES[data[0]], 1
@@ -355,6 +355,6 @@ def _array(data: bytes, type_name: str = "", sides: str = "") -> NDArray[Any]:
 
 
 def _pixels(data: bytes) -> Any:
-    """Return an image whose pixels stand behind its width, its height, and the length of its mode and the mode."""
+    """Return an image, stored as width, height, length of the mode, the mode and the pixels."""
     width, height, length = np.frombuffer(data, "<u4", 3).tolist()
     return pil().frombytes(data[12 : 12 + length].decode(), (width, height), data[12 + length :])

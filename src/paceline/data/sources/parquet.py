@@ -1,4 +1,4 @@
-"""Tables of Parquet and Arrow files: columns of numbers, text, bytes and lists; files of images with their bytes."""
+"""Conversion source: Parquet and Arrow files with columns of numbers, text, bytes, lists, and embedded images."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from paceline.data.sources import BadSample
 from paceline.data.sources.arrow_values import bytes_in, has_path, is_bytes, kept_value, kind_of_type, merged_schema
 from paceline.data.sources.files import times_of
 
-_KEPT_GROUPS = 8  # groups of rows in memory
-_END = b"\xff\xff\xff\xff\0\0\0\0"  # of an Arrow stream
+_KEPT_GROUPS = 8  # row groups in memory
+_END = b"\xff\xff\xff\xff\0\0\0\0"  # the end mark of an Arrow stream
 
 
 @dataclass(frozen=True)
 class Tables:
-    """All rows of some files."""
+    """The rows of Parquet or Arrow files, as samples."""
 
     files: Sequence[Path]
     arrow: bool = False  # whether the files are Arrow (Feather), not Parquet
     left_out: Sequence[str] = ()  # messages about other files of their folder
-    reads_groups = True  # a row is read with all of its group
+    reads_groups = True  # a row is read with its whole row group
 
     def __reduce__(self) -> tuple[type[Tables], tuple[Sequence[Path], bool]]:
         return type(self), (self.files, self.arrow)
 
     @property
     def version(self) -> str:
-        """When the files were changed."""
+        """A digest of the modification times of the files."""
         return times_of(self.files)
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is left out."""
+        """Messages about what is not converted, and about files without an end mark."""
         paths = [field.name for field in self._schema if has_path(field.type)]
         named = [name for name, names in self._class_names.items() if name != "label" and names]
         notes = [f"the paths beside the bytes of column {name} are not converted" for name in paths]
@@ -67,7 +67,7 @@ class Tables:
 
     @cached_property
     def _groups(self) -> tuple[list[tuple[int, int]], np.ndarray]:
-        """Return file and group of each group of rows, and the number of its first row."""
+        """The index of the file and the index in the file of each row group, and the number of its first row."""
         found, sizes = [], []
         for number, file in enumerate(self._opened):
             found += [(number, group) for group in range(len(file.rows))]
@@ -76,7 +76,7 @@ class Tables:
 
     @property
     def group_starts(self) -> np.ndarray | None:
-        """The number of the first row of each group that is read as a whole; None: rows are read by themselves."""
+        """The first row of each row group if row groups are read as a whole, else None."""
         return None if self.arrow else np.unique(self._groups[1][:-1])
 
     @cached_property
@@ -88,7 +88,7 @@ class Tables:
 
     @property
     def classes(self) -> Sequence[str]:
-        """Names of the labels, where Hugging Face's datasets has noted them."""
+        """The names of the labels, if Hugging Face's datasets stored them in the files; else empty."""
         return self._class_names.get("label", ())
 
     @cached_property
@@ -103,12 +103,12 @@ class Tables:
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        """What columns are called, by their names in the files."""
+        """The name of the column for each name in the files."""
         return column_names(self._schema.names)
 
     @cached_property
     def columns(self) -> Sequence[Column]:
-        """What the schemas say; of bytes, what the first that are there are."""
+        """The columns, from the schemas; the kind of a bytes column is derived from its first value."""
         return [Column(name=self._names[field.name], kind=self._kind(field)) for field in self._schema]
 
     def _kind(self, field: Any) -> ColumnKind:
@@ -122,7 +122,7 @@ class Tables:
         return "bytes"
 
     def size(self, number: int) -> int:
-        """Return what a row has on average, uncompressed."""
+        """Return the mean uncompressed bytes of a row."""
         return self._usual_bytes
 
     @cached_property
@@ -130,13 +130,17 @@ class Tables:
         return int(sum(one.bytes for one in self._opened) / max(1, len(self)))
 
     def name(self, number: int) -> str:
-        """Return the file and the row in it."""
+        """Return the file name and the row number, for messages."""
         groups, first = self._groups
         place = int(np.searchsorted(first, number, side="right")) - 1
         return f"{self.files[groups[place][0]].name}, row {number}"
 
     def sample(self, number: int) -> Sample:
-        """Read a row."""
+        """Read a row.
+
+        Raises:
+            BadSample: The row cannot be read, or a value cannot be stored.
+        """
         row, found = self._row(number), {}
         for field, column in zip(self._schema, self.columns, strict=True):
             try:
@@ -151,15 +155,15 @@ class Tables:
         try:
             table = self._read(groups[place])
             row: dict[str, Any] = table.slice(number - int(first[place]), 1).to_pylist()[0]
-        except (OSError, ValueError) as error:  # pyarrow's own are these
+        except (OSError, ValueError) as error:  # the base classes of pyarrow's errors
             raise BadSample(f"{self.name(number)} cannot be read: {error}") from error
         return row
 
 
 class _ParquetFile:
-    """A file of Parquet."""
+    """A Parquet file."""
 
-    has_end = True  # else it cannot be opened
+    has_end = True  # a file without an end cannot be opened
 
     def __init__(self, path: Path) -> None:
         import pyarrow.parquet
@@ -176,7 +180,7 @@ class _ParquetFile:
 
 
 class _ArrowFile:
-    """A file of Arrow: in its file format, which Feather is too, or as a stream, as Hugging Face writes it."""
+    """An Arrow file: in the file format (Feather), or as a stream, which Hugging Face's datasets writes."""
 
     def __init__(self, path: Path) -> None:
         import pyarrow
@@ -217,10 +221,14 @@ def _readable(table: Any) -> Any:
 
 
 def tables(paths: Sequence[Path], *, arrow: bool = False) -> Tables:
-    """List the rows of files.
+    """Return the source for the rows of files.
+
+    Args:
+        paths: The paths of the files.
+        arrow: Whether the files are Arrow (Feather), not Parquet.
 
     Raises:
-        UsageError: They cannot be read, or there are none.
+        UsageError: A file cannot be read, or there are no rows.
         EnvironmentFault: pyarrow is not installed.
     """
     found = Tables(list(paths), arrow)

@@ -16,7 +16,12 @@ _MOST = 1 << 63
 
 
 def fitting(sample: Sample, name: str, columns: Sequence[Column]) -> Sample:
-    """Return a sample if its numbers fit where they are kept, and a loader can read its bytes.
+    """Return a sample unchanged if its columns can store its numbers and a loader can read its bytes.
+
+    Args:
+        sample: The sample.
+        name: Its name, for messages.
+        columns: The columns.
 
     Raises:
         BadSample: A number does not fit, or bytes are not the image, text or array that they should be.

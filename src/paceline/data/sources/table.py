@@ -1,4 +1,4 @@
-"""A CSV file with a column of paths; its other columns become columns of numbers, labels or text."""
+"""Conversion source: a CSV file with a column of paths; other columns become labels, numbers or text."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from paceline.data.format.model import Column
 from paceline.data.sources.files import LABEL, Files, file_column, numbers_of, size_of
 
 _WHOLE, _DECIMAL = re.compile(r"[-+]?[0-9]+"), re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
-_NAME = re.compile(r"[-+]?0[0-9]+")  # 007 is a name, and not a number
-_WHOLE_NUMBERS, _LONGEST_WHOLE = range(-(1 << 63), 1 << 63), 20  # those of 64 bits, and their characters
-_LONGEST_CELL = (1 << 31) - 1  # bytes
+_NAME = re.compile(r"[-+]?0[0-9]+")  # 007 is a name, not a number
+_WHOLE_NUMBERS, _LONGEST_WHOLE = range(-(1 << 63), 1 << 63), 20  # 64-bit integers, and the most characters of one
+_LONGEST_CELL = (1 << 31) - 1  # the limit of the csv module
 _PATHS, _LABELS = ("path", "file", "filename", "file_name", "image"), (LABEL, "class", "target")
 
 Values = list[str | int | float | None]
 
 
 def file_table(path: Path, classes: Sequence[str] | None = None) -> Files:
-    """List the files of a CSV file with a column of paths, relative to it.
+    """List the files that a CSV file names in a column of paths, which are relative to the folder of the CSV file.
 
     Args:
         path: The CSV file.
-        classes: The classes that labels are names of, in their order; None: the labels, sorted.
+        classes: The names of the classes in order, if labels are names; None for the sorted labels.
 
     Raises:
-        UsageError: It has no column of paths, no rows, or is no text; or a label is not among the classes.
+        UsageError: The file has no column of paths or no rows, or is no text; or a label is not among the classes.
     """
     heads, rows = _read(path)
     if not rows:
@@ -61,10 +61,10 @@ def file_table(path: Path, classes: Sequence[str] | None = None) -> Files:
 
 
 def _read(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
-    """Return the heads of a table, and the line and the cells of each row."""
+    """Return the column names of a table, and the line number and cells of each row."""
     try:
         with long_cells(), path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)  # else a quote that nothing ends takes in all that follows
+            reader = csv.DictReader(file, strict=True)  # otherwise an unclosed quote swallows the rest of the file
             return list(reader.fieldnames or []), list(_checked(path, reader))
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
@@ -74,7 +74,7 @@ def _read(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
 
 @contextmanager
 def long_cells() -> Iterator[None]:
-    """Let `csv` read cells of more than 128 KiB."""
+    """Return a context in which `csv` reads cells of more than 128 KiB."""
     before = csv.field_size_limit(_LONGEST_CELL)
     try:
         yield
@@ -90,7 +90,7 @@ def _checked(path: Path, reader: csv.DictReader[str]) -> Iterator[tuple[int, dic
 
 
 def fault_of_row(row: Mapping[str | None, object]) -> str:
-    """Return what is wrong with a row of `csv.DictReader`: it has more cells or fewer than the first line; else ""."""
+    """Return a message if a row of `csv.DictReader` has more or fewer cells than the first line; else ""."""
     if None in row:
         return "it has more cells than the first line; quote commas"
     return "it has fewer cells than the first line; add commas" if None in row.values() else ""
@@ -103,7 +103,7 @@ def _filled(path: Path, line: int, row: dict[str, str], head: str) -> str:
 
 
 def _labels(path: Path, labels: list[str], classes: Sequence[str] | None) -> tuple[Column, Values, Sequence[str]]:
-    """Return labels as numbers: as they are, where all are numbers; else the place of each name in order."""
+    """Return labels as numbers: unchanged if all are numbers, else the index of each name in the classes."""
     if classes is None:
         column, values = _typed(LABEL, labels)
         if column.kind != "text":
@@ -113,7 +113,7 @@ def _labels(path: Path, labels: list[str], classes: Sequence[str] | None) -> tup
 
 
 def _typed(name: str, cells: list[str]) -> tuple[Column, Values]:
-    """Return a column as numbers if all cells are numbers, else as text. An empty cell among numbers is no value."""
+    """Return a column as numbers if all cells are numbers, else as text. Empty cells among numbers become None."""
     some = [cell.strip() for cell in cells if cell.strip()]
     named = name != LABEL and any(_NAME.fullmatch(cell) for cell in some)
     if not some or named:
@@ -127,7 +127,7 @@ def _typed(name: str, cells: list[str]) -> tuple[Column, Values]:
 
 
 def is_decimal(cell: str) -> bool:
-    """Say whether a text is a number that a float of 64 bits has: not beyond its range, and whole numbers exactly."""
+    """Return whether a text is a number that a 64-bit float can store: within its range, and exact if integer."""
     if not _DECIMAL.fullmatch(cell) or math.isinf(float(cell)):
         return False
     whole, _, fraction = cell.partition(".")
@@ -139,7 +139,7 @@ def _usual(name: str, labels_in: str | None) -> str:
 
 
 def _head(heads: Sequence[str], wanted: Sequence[str]) -> str | None:
-    """Return the head that is called as the first of some names that is there."""
+    """Return the column with the first matching name of a list, ignoring case, or None."""
     return next((head for name in wanted for head in heads if head.strip().lower() == name), None)
 
 

@@ -1,4 +1,4 @@
-"""Documents, a piece at a time: text files, and records of JSON, CSV and Parquet files; and their tokens."""
+"""Text for conversion to tokens: documents in text files and in records of JSON, CSV and Parquet; and tokenizers."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from paceline.data.sources.table import fault_of_row, long_cells
 
 PLAIN, LINES, TABLES = (".txt", ".md"), (".jsonl", ".ndjson"), (".parquet", ".pq")
 JSON, CELLS = (".json",), (".csv", ".tsv")
-# What a folder is read for: the first of these groups of which it has files. JSON and CSV files often describe others.
+# A folder is read for the first group of which it has files, as JSON and CSV files often only describe other files.
 _GROUPS = tuple((*own, *(f"{suffix}.gz" for suffix in own)) for own in ((*PLAIN, *LINES, *TABLES), JSON, CELLS))
 FIELD = "text"
-_PARTS, _PART_BYTES = 64, 4096  # of a large file, by which a change is noticed
-_TOGETHER_BYTES = 1 << 22  # of documents that are made into tokens together
-_PIECE_BYTES = 1 << 22  # of a long document, where it may be cut
-_ROWS = 1024  # of Parquet, that are read together
+_PARTS, _PART_BYTES = 64, 4096  # parts of a file that are read to notice changes
+_TOGETHER_BYTES = 1 << 22  # of documents that are tokenized together
+_PIECE_BYTES = 1 << 22  # of a piece of a long document
+_ROWS = 1024  # of Parquet, read together
 _CUT = ("The first line ends here.\n", "The second line; it begins here, with 1 number.\n")
 
-Bad = Callable[[str], None]  # is told of what cannot be read
+Bad = Callable[[str], None]  # called with a message about each unreadable document
 
 
 class BadText(ValueError):
-    """A document that cannot be read; the message says why, on one line."""
+    """A document cannot be read; the message gives the reason on one line."""
 
     def __init__(self, text: str) -> None:
         super().__init__(shown(text))
@@ -45,18 +45,18 @@ class BadText(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """How documents are read."""
+    """Options for reading documents."""
 
-    text_field: str = FIELD  # of records, what holds the text
-    cuts: bool = False  # whether a long document may come in pieces, between two lines
-    bad: Bad | None = None  # is told of what cannot be read, which is left out; None: it ends in an error
-    other_fields: set[str] = field(default_factory=set)  # filled with the fields of records that are not converted
+    text_field: str = FIELD  # the field of records with the text
+    cuts: bool = False  # whether long documents may be split into pieces between lines
+    bad: Bad | None = None  # called for unreadable documents, which are skipped; None raises an error
+    other_fields: set[str] = field(default_factory=set)  # collects the names of fields that are not converted
 
     def skip(self, error: BadText) -> None:
-        """Leave out a document that cannot be read.
+        """Skip a document that cannot be read.
 
         Raises:
-            BadText: Nothing may be left out.
+            BadText: Unreadable documents are not skipped.
         """
         if self.bad is None:
             raise error
@@ -68,15 +68,15 @@ def documents(
     progress: Callable[[int, int], None] = lambda done, total: None,
     options: TextOptions = TextOptions(),  # noqa: B008 - frozen
 ) -> Iterator[list[Text]]:
-    """Yield documents, some at a time.
+    """Yield documents or pieces of documents, about 4 MiB at a time.
 
     Args:
-        path: A file of text, or a folder of such files.
-        progress: Called with the bytes that are read, and those of all files.
-        options: How they are read.
+        path: A file, or a folder of files.
+        progress: Is called with the approximate number of bytes read and of all files.
+        options: The options for reading.
 
     Raises:
-        UsageError: There are none, or one cannot be read.
+        UsageError: The path does not exist, or a file cannot be read.
     """
     files = text_files(path)
     done, total = 0, sum(map(size_of, files))
@@ -86,7 +86,7 @@ def documents(
         for text in _of_file(file, options):
             held.append(text)
             size += len(text.text)
-            done += len(text.text)  # less than the bytes of the file in JSON and beyond ASCII
+            done += len(text.text)  # fewer than the bytes of the file in JSON, and for non-ASCII text
             if size >= _TOGETHER_BYTES:
                 yield held
                 held, size = [], 0
@@ -96,19 +96,19 @@ def documents(
 
 
 def fingerprint(path: Path, tokenizer: str, text_field: str = FIELD) -> str:
-    """Return a digest of the files of documents, by name, size, time and sampled content, and of the tokenizer."""
+    """Return a digest of the text files (names, sizes, times, sampled content), the tokenizer and the text field."""
     digest = hashlib.sha256(Path(tokenizer).read_bytes() if tokenizer != "bytes" else b"bytes")
     digest.update(text_field.encode())
     for file in text_files(path):
         digest.update(f"{file.relative_to(path.parent)}\0{size_of(file)}\0".encode("utf-8", "surrogateescape"))
         digest.update(times_of([file]).encode())
-        with suppress(OSError):  # which is told when it is read
+        with suppress(OSError):  # reading the file gives an error
             digest.update(_sampled_content(file))
     return digest.hexdigest()
 
 
 def _sampled_content(path: Path) -> bytes:
-    """Return a digest of parts of a file: it may change and keep its size."""
+    """Return a digest of parts of a file, because content can change without a change of size."""
     digest, size = hashlib.sha256(), path.stat().st_size
     with path.open("rb") as file:
         for part in range(_PARTS):
@@ -118,10 +118,10 @@ def _sampled_content(path: Path) -> bytes:
 
 
 def text_files(path: Path) -> list[Path]:
-    """Return the files of text at a path, in order.
+    """Return the text files at a path, sorted.
 
     Raises:
-        UsageError: It is neither a file nor a folder.
+        UsageError: The path is neither a file nor a folder.
     """
     if path.is_file():
         return [path]
@@ -133,12 +133,12 @@ def text_files(path: Path) -> list[Path]:
 
 
 def has_records(path: Path) -> bool:
-    """Say whether files of text at a path have records with fields."""
+    """Return whether any text file at a path has records with fields."""
     return any(_reader_of(file) is not _of_plain for file in text_files(path))
 
 
 def left_out(path: Path) -> list[str]:
-    """Return a message about the files in a folder that are not text; no message if all are text."""
+    """Return a message about the files in a folder that are not text; empty if all are text."""
     if path.is_file():
         return []
     text = set(text_files(path))
@@ -160,7 +160,7 @@ def _of_file(path: Path, options: TextOptions) -> Iterator[Text]:
 
 
 def _reader_of(path: Path) -> Callable[[Path, TextOptions], Iterator[Text]]:
-    """Return what reads a file, by its name."""
+    """Return the function that reads a file, chosen by its name."""
     name = path.name.lower().removesuffix(".gz")
     readers = ((TABLES, _of_table), (LINES, _of_lines), (JSON, _of_json), (CELLS, _of_cells))
     return next((reader for suffixes, reader in readers if name.endswith(suffixes)), _of_plain)
@@ -177,7 +177,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def _of_plain(path: Path, options: TextOptions) -> Iterator[Text]:
-    """Yield the one document of a file of text; in pieces if it is long and may be cut."""
+    """Yield the document of a text file, in pieces if it is long and may be split."""
     with _opened(path) as file:
         data = file.read(_PIECE_BYTES if options.cuts else -1)
         while more := file.read(_PIECE_BYTES) if options.cuts else b"":
@@ -189,7 +189,7 @@ def _of_plain(path: Path, options: TextOptions) -> Iterator[Text]:
 
 
 def _cut_of(data: bytes) -> int:
-    """Return where the last line begins that begins with something else than white space; 0 if none does."""
+    """Return the byte offset of the last line that starts with an ASCII character other than white space, or 0."""
     end = data.rfind(b"\n") + 1
     while end and (end >= len(data) or data[end : end + 1].isspace() or data[end] >= 0x80):
         end = data.rfind(b"\n", 0, end - 1) + 1
@@ -212,10 +212,10 @@ def _of_lines(path: Path, options: TextOptions) -> Iterator[Text]:
 
 
 def _of_json(path: Path, options: TextOptions) -> Iterator[Text]:
-    """Yield the documents of a file of JSON lines, or of one array of objects, which is read into memory as a whole.
+    """Yield the documents of a file of JSON lines, or of one JSON array of objects, which is read into memory.
 
     Raises:
-        UsageError: It is neither.
+        UsageError: The file is neither.
     """
     with _opened(path) as file:
         first = next((line for line in file if line.removeprefix(BOM_UTF8).strip()), b"").removeprefix(BOM_UTF8)
@@ -236,7 +236,7 @@ def _of_json(path: Path, options: TextOptions) -> Iterator[Text]:
 
 
 def _of_record(name: str, record: bytes, options: TextOptions) -> Iterator[Text]:
-    """Yield the text of a record of JSON; nothing if it has none and may be left out."""
+    """Yield the text of a JSON record, or nothing if the record has no text and is skipped."""
     try:
         try:
             found = msgspec.json.decode(record)
@@ -253,10 +253,10 @@ def _of_record(name: str, record: bytes, options: TextOptions) -> Iterator[Text]
 
 
 def _of_cells(path: Path, options: TextOptions) -> Iterator[Text]:
-    """Yield the texts of a column of a CSV file.
+    """Yield the texts of a column of a CSV or TSV file.
 
     Raises:
-        UsageError: There is no such column.
+        UsageError: The file has no such column, or has it twice.
         BadText: The rest of the file cannot be read.
     """
     try:
@@ -309,14 +309,17 @@ def _of_table(path: Path, options: TextOptions) -> Iterator[Text]:
 
 
 class FileTokenizer:
-    """A ``tokenizer.json``, as Hugging Face's tokenizers have it."""
+    """A tokenizer from a ``tokenizer.json`` of Hugging Face's tokenizers."""
 
     def __init__(self, path: Path) -> None:
-        """Read one.
+        """Load the tokenizer.
+
+        Args:
+            path: The path of the ``tokenizer.json``.
 
         Raises:
             EnvironmentFault: The package tokenizers is not installed.
-            UsageError: The file is no tokenizer, or has no end of text.
+            UsageError: The file is no tokenizer, or has no end-of-text token.
         """
         try:
             from tokenizers import Tokenizer as Own
@@ -326,7 +329,7 @@ class FileTokenizer:
             self._own = Own.from_file(str(path))
         except Exception as error:
             raise UsageError(f"{path} is not a tokenizer: {error}") from error
-        self._own.no_truncation()  # which would cut documents off
+        self._own.no_truncation()  # truncation would shorten documents
         self._own.no_padding()
         ends = [self._own.token_to_id(name) for name in ("<|endoftext|>", "</s>", "<|end_of_text|>", "<eos>", "[SEP]")]
         found = next((end for end in ends if end is not None), None)
@@ -341,15 +344,15 @@ class FileTokenizer:
         return found
 
     def ids(self, texts: Sequence[str]) -> Iterable[Sequence[int]]:
-        """Return the ids of each text, without marks of its beginning and end."""
+        """Return the ids of each text, without special tokens at its start and end."""
         return (one.ids for one in self._own.encode_batch(list(texts), add_special_tokens=False))
 
 
 def tokenizer_of(name: str) -> Tokenizer:
-    """Return a tokenizer: ``bytes``, or that of a file.
+    """Return the tokenizer ``bytes``, or the tokenizer of a file.
 
     Raises:
-        UsageError: There is no such file.
+        UsageError: There is no such file, or it is no tokenizer.
     """
     if name == "bytes":
         return ByteTokenizer()

@@ -1,7 +1,8 @@
-"""TFRecord files of `Example`s: each feature of one value is a column; bytes that are a picture are one.
+"""Conversion source: TFRecord files of `Example`s. Each feature becomes a column; bytes of an image become an image.
 
-A feature does not say whether bytes are text, JSON or an array. The file `columns.json`, which `paceline data export`
-writes beside the records, does; without it, the first records are looked at.
+A feature does not tell whether bytes are text, JSON or an array. The file `columns.json`, which `paceline data export`
+writes beside the records, gives the kinds of the columns. Without this file, the kinds are derived from the first
+records.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from paceline.data.sources.files import times_of
 
 COLUMNS_FILE = "columns.json"
 _SUFFIXES: Mapping[ColumnKind, str] = {"text": "txt", "json": "json", "array": "npy", "bytes": "bin"}
-_PROBED = 64  # records by which it is found out what there is
-_NAMES = {"image/encoded": "image", "image_raw": "image", "image/class/label": "label"}  # as TensorFlow's own sets have
+_PROBED = 64  # records that determine the columns
+_NAMES = {"image/encoded": "image", "image_raw": "image", "image/class/label": "label"}  # TensorFlow's names
 
 
 class ExportedColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """What `columns.json` says of exported records."""
+    """The content of `columns.json`: the columns and classes of exported records."""
 
     columns: Mapping[str, ColumnKind]
     classes: Sequence[str] = ()
@@ -38,10 +39,10 @@ class ExportedColumns(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Records:
-    """All records of some files."""
+    """The records of TFRecord files, as samples."""
 
     files: Sequence[Path]
-    file: np.ndarray  # of each record
+    file: np.ndarray  # for each record the index of its file
     offset: np.ndarray
     length: np.ndarray
     classes: Sequence[str] = ()
@@ -50,12 +51,12 @@ class Records:
 
     @property
     def version(self) -> str:
-        """When the files were changed."""
+        """A digest of the modification times of the files."""
         return times_of(self.files)
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is left out."""
+        """Messages about what is not converted."""
         return self.left_out
 
     def __len__(self) -> int:
@@ -63,7 +64,7 @@ class Records:
 
     @cached_property
     def columns(self) -> Sequence[Column]:
-        """What the first records have; a record may lack some."""
+        """The columns of the first records; a record can lack values."""
         kinds: dict[str, ColumnKind] = {
             key: "array" if key in self._lists else _kind(values) for key, values in self._known.items()
         }
@@ -72,7 +73,7 @@ class Records:
 
     @cached_property
     def _mixed(self) -> set[str]:
-        """The features of bytes that are of several kinds in the first records, such as text and other bytes."""
+        """The names of features whose bytes have several kinds in the first records, such as text and other bytes."""
         kinds: dict[str, set[ColumnKind]] = {}
         for number in range(min(_PROBED, len(self))):
             with suppress(BadSample):
@@ -83,7 +84,7 @@ class Records:
 
     @cached_property
     def _lists(self) -> set[str]:
-        """The features of numbers of which one of the first records has none or several."""
+        """The names of number features that have none or several values in any of the first records."""
         found = set()
         for number in range(min(_PROBED, len(self))):
             with suppress(BadSample):
@@ -92,7 +93,11 @@ class Records:
 
     @cached_property
     def _known(self) -> dict[str, Feature]:
-        """The features of the first records, each with the first value that says what it is."""
+        """The features of the first records, each with its first non-empty value.
+
+        Raises:
+            BadSample: None of these records can be read.
+        """
         found: dict[str, Feature] = {}
         for number in range(min(_PROBED, len(self))):
             try:
@@ -106,20 +111,24 @@ class Records:
 
     @cached_property
     def _names(self) -> dict[str, str]:
-        """What columns are called, by the features of the first records."""
+        """The name of the column for each feature."""
         found = list(dict.fromkeys([*self.told, *self._known]))
         return column_names(found, lambda key: key if key in self.told else _NAMES.get(key, key))
 
     def size(self, number: int) -> int:
-        """Return the bytes of a record."""
+        """Return the number of bytes of a record."""
         return int(self.length[number])
 
     def name(self, number: int) -> str:
-        """Return the file and the record's place in it, in bytes."""
+        """Return the file name and the byte offset of a record, for messages."""
         return f"{self.files[self.file[number]].name}, record at byte {self.offset[number]}"
 
     def sample(self, number: int) -> Sample:
-        """Read a record."""
+        """Read a record.
+
+        Raises:
+            BadSample: The record is damaged or does not fit the columns.
+        """
         features = self._features(number)
         found = {column: features[key] for key, column in self._names.items() if key in features}
         more = [key for key in features if key not in self._names and key not in self.told]
@@ -142,7 +151,7 @@ class Records:
         if column.name in self.told:
             return self._exported(number, column, values)
         listed = column.kind == "array" and not (values and isinstance(values[0], bytes))
-        if listed:  # of any length: of one number, or of none, too
+        if listed:  # any number of values
             known = values or next((self._known[key] for key, name in self._names.items() if name == column.name), ())
             return array_of(np.array(values, np.int64 if known and isinstance(known[0], int) else np.float32))
         if _kind(values) != column.kind and not (column.kind == "bytes" and values and isinstance(values[0], bytes)):
@@ -165,10 +174,13 @@ class Records:
 
 
 def tfrecords(paths: Sequence[Path]) -> Records:
-    """List the records of files.
+    """Find the records of files.
+
+    Args:
+        paths: The paths of the files.
 
     Raises:
-        UsageError: One is no TFRecord file, or is damaged, or there are no records.
+        UsageError: A file is no TFRecord file or is damaged, or there are no records.
     """
     found: list[tuple[int, int, int]] = []
     for number, path in enumerate(paths):
@@ -191,7 +203,7 @@ def _exported_columns(paths: Sequence[Path]) -> ExportedColumns:
     try:
         return msgspec.json.decode(path.read_bytes(), type=ExportedColumns)
     except (OSError, msgspec.MsgspecError):
-        return ExportedColumns(columns={})  # a file of another program
+        return ExportedColumns(columns={})  # the file is from another program
 
 
 def _kind(values: Feature) -> ColumnKind:

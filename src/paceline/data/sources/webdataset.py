@@ -1,6 +1,6 @@
-"""Tars as WebDataset has them: files of a sample share a name up to its first dot, and follow each other.
+"""Conversion source: tars in WebDataset's form: the files of a sample share a name up to the first dot, in sequence.
 
-Where a file lies in its tar is noted once, and it is read from there. A compressed tar is unpacked into memory, whole.
+The tars are scanned once, and then each file is read from its offset. A compressed tar is unpacked into memory.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from paceline.data.sources.table import is_decimal
 PLAIN = (".tar",)
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _KEPT_UNPACKED = 2  # tars in memory
-_PIECE_BYTES = 1 << 20  # of zeros, that are read at a time
+_PIECE_BYTES = 1 << 20  # of zeros, read at a time
 _UNPACKED_BY: Mapping[str, Callable[[Path], Any]] = {".bz2": bz2.open, ".xz": lzma.open}  # else gzip
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A file in a tar."""
+    """A file in a tar, with its offset and size in bytes."""
 
     suffix: str
     offset: int
@@ -43,7 +43,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The files of a sample."""
+    """A sample: its tar, its key, and its files."""
 
     tar: int
     key: str
@@ -52,7 +52,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Tars:
-    """All samples of some tars."""
+    """The samples in tars of WebDataset's form."""
 
     files: Sequence[Path]
     groups: Sequence[Group]
@@ -64,17 +64,17 @@ class Tars:
 
     @property
     def version(self) -> str:
-        """When the files were changed."""
+        """A digest of the modification times of the files."""
         return times_of(self.files)
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is left out."""
+        """Messages about what is not converted."""
         return self.left_out
 
     @cached_property
     def reads_groups(self) -> bool:
-        """Whether a sample is read with others: a compressed tar is read whole."""
+        """Whether samples are read in groups, because a compressed tar is unpacked whole."""
         return any(map(_is_packed, self.files))
 
     @cached_property
@@ -86,12 +86,12 @@ class Tars:
 
     @cached_property
     def columns(self) -> Sequence[Column]:
-        """What samples have; a sample may lack some."""
+        """The columns; a sample can lack values."""
         return list({column.name: column for column in self._by_suffix.values()}.values())
 
     @cached_property
     def _by_suffix(self) -> dict[str, Column]:
-        """The columns by suffixes; two of pictures are called by them (``jpg``, ``png``), if a sample has both."""
+        """The column of each suffix. If a sample has two image suffixes, their columns are named by the suffixes."""
         found = {one.suffix: column_of_suffix(one.suffix) for group in self.groups for one in group.members}
         names = {suffix: column.name for suffix, column in found.items()}
         both = {suffix for group in self.groups for suffix in _alike([one.suffix for one in group.members], names)}
@@ -104,16 +104,20 @@ class Tars:
         return {suffix: replace(column, name=apart.get(suffix, column.name)) for suffix, column in found.items()}
 
     def size(self, number: int) -> int:
-        """Return the bytes of its files."""
+        """Return the number of bytes of a sample's files."""
         return sum(member.size for member in self.groups[number].members)
 
     def name(self, number: int) -> str:
-        """Return the tar and the name in it."""
+        """Return the file name of the tar and the key, for messages."""
         group = self.groups[number]
         return f"{self.files[group.tar].name}/{group.key}"
 
     def sample(self, number: int) -> Sample:
-        """Read the files of a sample."""
+        """Read the files of a sample.
+
+        Raises:
+            BadSample: A file cannot be read or does not fit its column, or two files belong to one column.
+        """
         group = self.groups[number]
         parts: Mapping[str, Member] = {self._by_suffix[member.suffix].name: member for member in group.members}
         if len(parts) < len(group.members):
@@ -144,10 +148,10 @@ class Tars:
 
 
 def _number(name: str, data: bytes, column: Column) -> int | float:
-    """Return the number that a file says.
+    """Return the number in a file.
 
     Raises:
-        BadSample: It says none, or one that its column would change.
+        BadSample: The file has no number, or one that its column cannot store unchanged.
     """
     try:
         found = float(data) if column.kind == "float" else int(data)
@@ -161,16 +165,19 @@ def _number(name: str, data: bytes, column: Column) -> int | float:
 
 
 def _alike(suffixes: Sequence[str], names: Mapping[str, str]) -> set[str]:
-    """Return the suffixes of a sample whose files would be of one column."""
+    """Return the suffixes that share a column name with another suffix; `names` maps a suffix to a column name."""
     called = [names[suffix] for suffix in suffixes]
     return {suffix for suffix in suffixes if called.count(names[suffix]) > 1}
 
 
 def tars(paths: Sequence[Path]) -> Tars:
-    """List the samples of tars.
+    """Find the samples of tars.
+
+    Args:
+        paths: The paths of the tars.
 
     Raises:
-        UsageError: One is no tar, or has links, or there are no samples.
+        UsageError: A file is no tar, a tar has links, or there are no samples.
     """
     skipped: Counter[str] = Counter()
     endless: list[Path] = []
@@ -196,10 +203,10 @@ def _unpacked(path: Path) -> bytes:
 
 
 def _groups(number: int, path: Path, skipped: Counter[str], endless: list[Path]) -> Iterator[Group]:
-    """Yield the samples of a tar, count the files that are no part of one, and note a tar without an end.
+    """Yield the samples of a tar; count files that belong to no sample, and note a tar without an end mark.
 
     Raises:
-        UsageError: It cannot be read as a whole, or the files of a sample do not follow each other.
+        UsageError: The tar cannot be read, or the files of a sample do not follow each other.
     """
     key, members, keys = "", list[Member](), set[str]()
     try:
@@ -230,7 +237,7 @@ def _groups(number: int, path: Path, skipped: Counter[str], endless: list[Path])
 
 
 def _members(path: Path, endless: list[Path]) -> Iterator[tarfile.TarInfo]:
-    """Yield the members of a tar, or of several that were written one behind the other into a file."""
+    """Yield the members of a file with one tar, or several concatenated tars."""
     with _opened(path) as file:
         begin: int | None = 0
         while begin is not None:
@@ -241,10 +248,10 @@ def _members(path: Path, endless: list[Path]) -> Iterator[tarfile.TarInfo]:
 
 
 def _next_archive(path: Path, file: Any, end: int, endless: list[Path]) -> int | None:
-    """Return where the next tar of a file begins behind the zero blocks that end one; None if nothing follows.
+    """Return the byte offset of the next tar after the zero blocks at the end of a tar, or None if nothing follows.
 
     Raises:
-        ReadError: What follows is no tar.
+        ReadError: The following bytes are no tar.
     """
     file.seek(end)
     at = end
@@ -265,7 +272,7 @@ def _has_bytes(path: Path, one: tarfile.TarInfo) -> bool:
     """Return whether a tar member is a regular file, whose bytes follow its header; False for devices and pipes.
 
     Raises:
-        UsageError: It is a link, or a sparse file.
+        UsageError: The member is a link or a sparse file.
     """
     if one.issym() or one.islnk() or one.issparse():
         said = "a sparse file" if one.issparse() else f"a link to {one.linkname}"

@@ -1,4 +1,4 @@
-"""Arrays of a Zarr store whose first axis is samples; rows are read chunk by chunk."""
+"""Arrays of a Zarr store whose first axis is samples. Rows are read chunk by chunk."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from typing import Any
 
 from paceline.core.errors import EnvironmentFault, UsageError
 
-_KEPT_BYTES = 64 << 20  # of chunks in memory, of each array
+_KEPT_BYTES = 64 << 20  # of chunks in memory, for each array
 _MARKS = (".zgroup", ".zarray", ".zmetadata", "zarr.json")
 
 
 def is_zarr(path: Path) -> bool:
-    """Say whether a folder is a Zarr store."""
+    """Return whether a folder is a Zarr store."""
     return any((path / mark).is_file() for mark in _MARKS)
 
 
 def of_zarr(path: Path) -> dict[str, Any]:
-    """Return the arrays of a store by their paths in it.
+    """Return the arrays of a store by their paths in the store.
 
     Raises:
-        UsageError: It is no store, or has no arrays.
+        UsageError: The folder is no store, or has no arrays.
         EnvironmentFault: zarr is not installed.
     """
     try:
@@ -47,10 +47,10 @@ def _below(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
 
 
 class Rows:
-    """An array that is read by rows, of which those of a chunk are read together."""
+    """A Zarr array that returns single rows, and reads and caches whole chunks."""
 
     def __init__(self, own: Any) -> None:
-        """Take an array of zarr."""
+        """Wrap an array of the package zarr."""
         self._own = own
         self.ndim, self.dtype, self.shape, self.chunks = own.ndim, own.dtype, own.shape, own.chunks
         self._together = max(1, own.chunks[0]) if own.ndim else 1
@@ -59,7 +59,7 @@ class Rows:
 
     @property
     def missing_chunks(self) -> int:
-        """Chunks that are not in the store: all of their values are the fill value, or the chunks were lost."""
+        """The number of chunks that are not stored: their values are the fill value, or the chunks were lost."""
         return max(0, int(self._own.nchunks) - int(self._own.nchunks_initialized))
 
     def __len__(self) -> int:

@@ -20,7 +20,7 @@ The safety class is exact, because the checkpoint contains the same values.
 
 Call `torch.distributed.checkpoint.async_save(state, checkpoint_id=folder)`, which returns a future. Before the program
 saves the next checkpoint, it must wait for the future of the previous checkpoint. The host needs enough memory for one
-copy of the training state.
+copy of the training state. A program with `paceline.train.Engine` calls `engine.save(folder, wait=False)` instead.
 """,
     "checkpoint.less_often": """
 Save checkpoints at longer intervals.

@@ -71,7 +71,7 @@ def sample_counts(rank: Rank, slot: str) -> dict[str, int]:
 
 
 def _side_share(rank: Rank, slot: str, sides: Sequence[str], otherwise: float) -> float:
-    """Return the share of a slot's stack samples that are on the given sides, among all samples with a known side.
+    """Return the share of a slot's stack samples on the given sides (kinds of code), among those with a known side.
 
     If there are too few samples, the result is `otherwise`.
     """
@@ -83,16 +83,17 @@ def _side_share(rank: Rank, slot: str, sides: Sequence[str], otherwise: float) -
 
 
 def _share_without_forward(rank: Rank) -> float:
-    """Return the share of gaps that compute the loss, in a program whose forward pass is not recorded."""
+    """Return the share of the gap slot that computes the loss, for a program whose forward pass is not recorded."""
     counts = sample_counts(rank, "gap")
     total = sum(counts.values())
     return sum(counts.get(side, 0) for side in ("loss", "unknown")) / total if total >= _FEW else 1.0
 
 
 def host_ratio(rank: Rank) -> float | None:
-    """Return the share of the program's own code between phases that does not lead to a forward or backward pass.
+    """Return the share of stack samples between phases that are in code unrelated to forward and backward passes.
 
-    A sample without a side is on a line that leads to such a pass, or its source could not be read.
+    Other samples compute the loss, or their side is unknown: their line leads to such a pass, or their source could not
+    be read.
 
     Returns:
         The share, or None with too few samples.
@@ -104,7 +105,7 @@ def host_ratio(rank: Rank) -> float | None:
 
 
 def runnable_ratio(rank: Rank) -> float:
-    """Return the seconds that the training thread waited for a CPU, per second on a CPU."""
+    """Return the seconds that the training thread waited for a CPU, per second in which it ran on a CPU."""
     if not len(rank.ticks):
         return 0.0
     last = rank.ticks[-1]
@@ -220,7 +221,7 @@ def startup_s(rank: Rank, launches: Sequence[Launch]) -> float | None:
 
 
 def hot_functions(rank: Rank, slots: Mapping[str, Sequence[str] | None], most: int = 6) -> list[HotFunction]:
-    """Return the user's functions with most stack samples in some slots.
+    """Return the user's functions with most stack samples in some slots of a step.
 
     Args:
         rank: The rank.
@@ -272,9 +273,9 @@ def break_down(rank: Rank, launches: Sequence[Launch]) -> RankBreakdown:
 
 
 def _host_sides(rows: Rows) -> Sequence[str]:
-    """Return the sides of samples in gaps that are the program's own code.
+    """Return the sides (kinds) of stack samples in the gap slot that count as the program's own code.
 
-    Lines that touch gradients are own code too, unless the program updates parameters there.
+    Samples on lines that use gradients count too, unless the program updates parameters there.
     """
     by_hand = ((rows["flags"] & layout.FLAG_BY_BACKWARD) != 0).any()
     return ("host", "unknown") if by_hand else ("host", "unknown", "update")
@@ -333,14 +334,14 @@ def device_timed_steps(rows: Rows) -> int:
 
 
 def at_the_device(rows: Rows, slots: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the slots with the shares of phases that the device measured, also in rows that only the host timed.
+    """Return the times of the phases of each step, corrected by the steps that the device timed.
 
-    The sum of each row does not change. If too few rows were timed on the device, the slots are returned
-    unchanged.
+    In a step that only the host timed, the wall time is divided among the phases as in the steps that the device timed.
+    The sum of each step does not change. If the device timed too few steps, the times are returned unchanged.
 
     Args:
         rows: The step rows.
-        slots: Seconds of each slot, one value per row.
+        slots: The seconds of each phase, one value per row.
     """
     timed = (rows["flags"] & FLAG_DEVICE_TIMED) != 0
     if timed.sum() < _FEW_TIMED or timed.all():

@@ -18,17 +18,17 @@ Part = Callable[[RankTrace], int]  # returns the nanoseconds of a part of a rank
 
 
 def timed(traces: Traces) -> list[RankTrace]:
-    """Return the ranks whose GPU events took time."""
+    """Return the ranks that have GPU events with a duration."""
     return [rank for rank in traces.ranks if rank.breakdown.span_ns > 0]
 
 
 def share(rank: RankTrace, part: Part) -> float:
-    """Return the share of a part in the time between the rank's first and last GPU event."""
+    """Return the time of a part (such as idle time) as a share of the time from a rank's first to last GPU event."""
     return part(rank) / rank.breakdown.span_ns
 
 
 def worst(traces: Traces, part: Part) -> tuple[RankTrace, float] | None:
-    """Return the rank with the largest share of a part, and this share. None if no rank has GPU events."""
+    """Return the rank with the largest share of a part of the time, and this share. None if no rank has GPU events."""
     return max(((rank, share(rank, part)) for rank in timed(traces)), key=lambda pair: pair[1], default=None)
 
 
@@ -48,12 +48,12 @@ def gain_without(ranks: Sequence[RankTrace], part: str, share: float) -> Gain:
 
 
 def numbers(ranks: Sequence[RankTrace]) -> list[int]:
-    """Return the known numbers of ranks."""
+    """Return the rank numbers, without ranks whose number is unknown."""
     return [rank.rank for rank in ranks if rank.rank is not None]
 
 
 def cited(rank: RankTrace, value: float, what: str) -> Evidence:
-    """Return evidence for the share of a part in the time between a rank's first and last GPU event."""
+    """Return evidence that `what` takes the share `value` of the time from a rank's first to its last GPU event."""
     named = f" on {rank.title}" if rank.rank is not None or rank.one_of_several else ""
     span = units.seconds(rank.breakdown.span_ns / 1e9)
     text = f"{what} takes {units.percent(value)} of {span}{named} ({rank.breakdown.events:,} GPU events)"

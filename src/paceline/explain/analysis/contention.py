@@ -1,7 +1,7 @@
 """The confidence of findings about time, if other programs used the CPU during the run.
 
-A step that waits for a CPU core looks slow in the phase that it is in. So the confidence is lower if other programs or
-a CPU quota kept the training thread or the loader workers from a core.
+A step that waits for a CPU core looks slow in the phase in which it waits. Therefore the confidence is lower if other
+programs or a CPU quota kept the training thread or the loader workers from a core.
 """
 
 from __future__ import annotations

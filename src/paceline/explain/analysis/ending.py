@@ -25,7 +25,7 @@ def ended(run: Run) -> str:
 
 
 def _silence(run: Run) -> str:
-    """Return a phrase if no rank recorded how it ended, or an empty string if some rank did."""
+    """Return a phrase if no rank recorded how it ended, or an empty string if at least one rank did."""
     silent = unended_ranks(run)
     if not silent or len(silent) < len(run.ranks):
         return ""

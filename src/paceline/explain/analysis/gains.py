@@ -40,10 +40,10 @@ def share_of_events(seconds: Floats, total_s: float, fraction: float) -> Interva
 
 
 def share_of_samples(share: float, count: int, total: int, fraction: float) -> Interval:
-    """Return the share of step time that some stack samples stand for, with Wilson's 95% interval of proportions.
+    """Return the share of step time that some stack samples represent, with Wilson's 95% interval of proportions.
 
     Args:
-        share: Share of step time that all samples stand for.
+        share: Share of step time that all samples represent.
         count: Number of the samples to count.
         total: Number of all samples.
         fraction: Fraction of the resulting share that counts.
@@ -56,10 +56,10 @@ def share_of_samples(share: float, count: int, total: int, fraction: float) -> I
 
 
 def twice_as_fast(share: float, functions: Sequence[HotFunction]) -> Gain:
-    """Return the gain of making the function with most stack samples twice as fast.
+    """Return the gain of making the function with the most stack samples twice as fast.
 
     Args:
-        share: Share of step time that all samples stand for.
+        share: Share of step time that all samples represent.
         functions: The functions with most samples, sorted by their number of samples.
     """
     if not functions or functions[0].share <= 0:
@@ -69,5 +69,5 @@ def twice_as_fast(share: float, functions: Sequence[HotFunction]) -> Gain:
 
 
 def within_a_step(share: float) -> float:
-    """Return the share of step time limited to what a change can save: between 0 and 0.99."""
+    """Return `share`, limited to the share of step time that a change can save: between 0 and 0.99."""
     return min(max(share, 0.0), _MOST)

@@ -250,7 +250,7 @@ def _errors(readings: Sequence[JsonObject]) -> Errors:
 
 
 def _grown(readings: Sequence[JsonObject], key: str) -> int | None:
-    """Return by how much a counter rose during the run. It also counted before the run, since the driver was loaded."""
+    """Return by how much a counter rose during the run; the counter itself started when the driver was loaded."""
     values = values_of(readings, key)
     return int(max(values) - values[0]) if values else None
 

@@ -15,7 +15,7 @@ _FULL = 0.85  # from this share of busy cores on, threads may have to wait for o
 
 @dataclass(frozen=True, kw_only=True)
 class HostUse:
-    """The use of rank 0's host. Cores are CPU seconds per second; None means not measured."""
+    """The use of rank 0's host. Numbers of cores are CPU seconds per second; None means not measured."""
 
     allowed_cores: float | None = None  # cores that the program may use, by affinity and CPU quota
     # cores of the affinity, ignoring the quota; the readings of other programs refer to them
@@ -72,7 +72,7 @@ def host_use(run: Run) -> HostUse:
 
 
 def _on_host(run: Run, host: str) -> Run:
-    """Return a run with the ranks of one host only, because clocks of other hosts do not match its readings."""
+    """Return a run with the ranks of one host only, because clocks of other hosts do not match the host's readings."""
     own = [rank for rank in run.ranks if rank.host == host]
     return replace(run, ranks=own) if own else run
 

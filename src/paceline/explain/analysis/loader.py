@@ -1,7 +1,8 @@
 """The time of the training loader's workers, from their counters, split by kind of time.
 
 Programs without a `DataLoader` make batches in a reader of their own. If most stack samples of input preparation are in
-Python's functions that wait for a thread or process, the reader only fetches batches that others made.
+Python's functions that wait for a thread or process, the reader only fetches batches that another thread or process
+made.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _FEW_SAMPLES = 8  # with fewer samples than this, nothing is concluded
 
 
 def training_loaders(rank: Rank) -> list[int]:
-    """Return the indices of the loaders that fed training most. A loader that is built in each epoch counts as one.
+    """Return the indices of the loaders on which training waited most. Equal loaders, as built per epoch, count as one.
 
-    Equal loaders that fed only evaluation are left out. If the training thread fetches from no loader but waits for
-    threads of the program, the result is the loaders from which these threads fetch.
+    Loaders that only evaluation used are left out. If the training thread fetches from no loader but waits for threads
+    of the program, the result is the loaders from which these threads fetch.
     """
     loaders = rank.summary.get("loaders", ())
     weight: Counter[tuple[object, ...]] = Counter()
@@ -49,7 +50,7 @@ def training_loaders(rank: Rank) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationLoader:
-    """A loader without workers that fed only evaluation."""
+    """A loader without workers that only evaluation used."""
 
     dataset: str  # class name of the dataset
     batch_size: int | None
@@ -90,7 +91,7 @@ def _blocked(meter: JsonObject) -> float:
 
 
 def loaders_made(rank: Rank) -> int:
-    """Return how many loaders the program made to feed training: one per epoch, one per client, or a single one."""
+    """Return how many loaders the program made for training: one per epoch, one per client, or a single loader."""
     loaders = rank.summary.get("loaders", ())
     return sum(int(loaders[number].get("together", 1)) for number in training_loaders(rank))
 

@@ -7,7 +7,7 @@ takes
     max(c, b / w, (k + u) / C)
 
 The bound by the cores separates samples that *wait* (b large, u small: more workers help) from samples that *compute*
-(u = b: w workers just fill the cores).
+(u = b: more workers than cores do not help).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class LoaderModel:
 
     @property
     def warmer(self) -> float:
-        """Largest factor by which compute may speed up if it does not wait for data: caches and clocks stay warm."""
+        """Largest factor by which compute can speed up without waiting for data: caches and clocks stay warm."""
         return 1.0 + _WARM * self.wait_share
 
     @property
@@ -83,7 +83,7 @@ class LoaderModel:
 
     @property
     def _cpu_s(self) -> float:
-        """Seconds of a step if it kept all cores busy."""
+        """Seconds of a step if its CPU work kept all cores busy."""
         return (self.other_cpu_s + self.make_cpu_s + self.hand_over_s) / self.cores
 
     def best_workers(self) -> int:
@@ -168,8 +168,8 @@ def made_by_own_threads(rank: RankAnalysis) -> bool:
 def is_starved(rank: RankAnalysis) -> bool:
     """Return whether a rank gets background batches too late in most steps, so that the loader limits its speed.
 
-    The data wait then shows when batches arrive, not how long they take. The time in which the rank waits for other
-    ranks is also time in which batches are made.
+    The data wait then shows when batches arrive, not how long it takes to make a batch. The time in which the rank
+    waits for other ranks is also time in which batches are made.
     """
     behind = rank.loader.makers > 0 if rank.loader is not None else made_by_own_threads(rank)
     waits = rank.phases["data_wait"] - receiving_s(rank)
@@ -177,13 +177,13 @@ def is_starved(rank: RankAnalysis) -> bool:
 
 
 def receiving_s(rank: RankAnalysis) -> float:
-    """Return the mean CPU seconds per step that the training thread spends fetching, over the measured steps."""
+    """Return the CPU seconds that the training thread spends fetching batches, as the mean over measured steps."""
     spent = rank.rows["fetch_cpu_s"]
     return float(np.nanmean(spent)) if np.isfinite(spent).any() else 0.0
 
 
 def _own_cpu_s(rank: RankAnalysis) -> float:
-    """Return the CPU seconds per second of the training process while stepping (all its threads, without workers)."""
+    """Return the CPU seconds that the training process, without workers, uses per second while it makes steps."""
     ticks = rank.record.ticks
     ticks = ticks[ticks["step"] > 0]
     if len(ticks) < 2 or ticks["time_ns"][-1] <= ticks["time_ns"][0]:
@@ -211,7 +211,7 @@ def _ranks_on_host(analysis: RunAnalysis, rank: RankAnalysis) -> int:
 
 
 def _restart_s(rank: RankAnalysis, batch_s: float) -> float:
-    """Return the mean seconds per step that first fetches after starting a loader take more than other fetches.
+    """Return the additional time of the first fetches after loader starts, in seconds per step.
 
     Args:
         rank: The rank.
@@ -222,7 +222,7 @@ def _restart_s(rank: RankAnalysis, batch_s: float) -> float:
 
 
 def restarts_s(rank: RankAnalysis, batch_s: float) -> Floats:
-    """Return the seconds by which each first fetch takes longer than a later fetch and than making a batch."""
+    """Return, for each first fetch, by how many seconds it takes longer than a later fetch and than making a batch."""
     starts = (rank.rows["flags"] & layout.FLAG_EPOCH) != 0
     wait = rank.phases["data_wait"]
     if starts.all() and not (rank.loader and rank.loader.workers):

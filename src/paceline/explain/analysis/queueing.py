@@ -76,7 +76,7 @@ class QueueSimulation:
         ) / self.loader_model.cores
 
     def gain(self, queue: Queue) -> Gain:
-        """Return the gain of a queue. Its lower end is half the simulated gain, because few slow batches were seen."""
+        """Return the gain of a queue. The lower end is half the simulated gain, because few slow batches were seen."""
         return self._gain_of(self.step_s(queue))
 
     @cached_property
@@ -94,11 +94,11 @@ class QueueSimulation:
         return self._gain_of(max(self.loader_model.compute_s, made, self._burnt_s))
 
     def better(self) -> list[Queue]:
-        """Return the shortest queues that are nearly the best: one with as many workers as now, and one with more.
+        """Return the shortest queues that are nearly the best: one with as many workers as now, one with more workers.
 
         The queue to try first comes first. Of two equally fast queues, the shorter one comes first, because it needs
         less memory. A queue with more workers must save time or half of the batches. For a stream, more workers are not
-        proposed, because they would have to share it.
+        proposed, because the workers would have to share the stream.
         """
         if not self.loader.batch_times:
             return []
@@ -123,7 +123,7 @@ class QueueSimulation:
     def _best(self, queues: Iterable[Queue]) -> Queue | None:
         """Return the smallest queue whose step time is nearly the best.
 
-        It must be nearly the best also if compute runs faster when it does not wait for data.
+        The queue must also be nearly the best if compute runs faster when it does not wait for data.
         """
         steps = {queue: self._step_s(queue, self.loader_model.compute_s / self.loader_model.warmer) for queue in queues}
         near = [queue for queue, step_s in steps.items() if step_s <= _NEAR * min(steps.values())]

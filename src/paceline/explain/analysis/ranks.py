@@ -24,7 +24,7 @@ _WORTH = 0.1  # least delay as a share of a step: two cores of one machine diffe
 
 @dataclass(frozen=True, kw_only=True)
 class Straggler:
-    """The rank that makes the others wait. Times are seconds per step, shares are of a step."""
+    """The rank that makes the others wait. Times are in seconds per step; shares are shares of step time."""
 
     rank: int
     step_s: float
@@ -78,7 +78,7 @@ def straggler(analysis: RunAnalysis) -> Straggler | None:
 
 
 def _pace_s(rank: RankAnalysis) -> float:
-    """Return the seconds of a step if this rank never waited for another rank."""
+    """Return the seconds that a step would take if this rank never waited for another rank."""
     return rank.total_s / max(1, len(rank.rows)) if is_starved(rank) else rank.own_s
 
 

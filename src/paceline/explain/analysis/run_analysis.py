@@ -124,7 +124,7 @@ class RunAnalysis:
 
     @property
     def contention(self) -> float:
-        """Waiting for a CPU as a share of the training thread's time waiting for or on a CPU; the median over ranks."""
+        """Share of the time on or waiting for a CPU that the training thread spends waiting; the median over ranks."""
         ratios = [runnable_ratio(r.record) for r in self.ranks]
         ratio = float(np.median(ratios)) if ratios else 0.0
         return ratio / (1 + ratio)
@@ -169,7 +169,7 @@ def median_shares(ranks: Sequence[RankBreakdown]) -> dict[str, float]:
 
 
 def gain_of_removing(share: float, least: float, most: float) -> Gain:
-    """Return the assumed gain of saving a fraction (`least` to `most`) of a part that takes `share` of a step."""
+    """Return the assumed gain of saving a fraction (`least` to `most`) of work that takes `share` of step time."""
     share = min(max(share, 0.0), 0.99)
     return Gain(low=1 / (1 - share * least), high=1 / (1 - share * most), basis="assumed")
 

@@ -66,7 +66,7 @@ def _mfu(mfu: Mfu) -> list[Evidence]:
 
 
 def _busy(rank: RankTrace) -> float:
-    """Return the share of the captured time in which compute kernels run, before the first GPU event included."""
+    """Return the share of time in which compute kernels run. The time before the first GPU event counts too."""
     return rank.breakdown.compute_ns / (rank.breakdown.span_ns + rank.outside_ns)
 
 

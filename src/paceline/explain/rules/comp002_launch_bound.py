@@ -112,7 +112,7 @@ def _share_on_cpu(window: ProfilerWindow, compute: float) -> float | None:
 
 
 def _share_on_gpu(rank: RankAnalysis, compute: float) -> float | None:
-    """Return the compute share if the GPU ends each phase soon after the host; otherwise, or if unknown, None."""
+    """Return `compute` if the GPU ends each phase soon after the host; None otherwise, or if this is unknown."""
     told = rank.record.summary.get("device") or {}
     lags, steps = told.get("lag_s") or {}, max(1, len(rank.rows))
     if int(told.get("lag_count") or 0) < _LEAST_LAGS:

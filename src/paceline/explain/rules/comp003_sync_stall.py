@@ -79,7 +79,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _lines(rank: RankAnalysis) -> list[JsonObject]:
-    """Return the source lines that wait for the GPU, summed over the slots of a step, the most samples first."""
+    """Return the source lines that wait for the GPU, with their numbers of stack samples, most samples first."""
     found: dict[str, dict[str, object]] = {}
     counts: dict[str, int] = {}
     for entry in rank.record.summary.get("syncs") or ():
@@ -91,14 +91,14 @@ def _lines(rank: RankAnalysis) -> list[JsonObject]:
 
 
 def _share(rank: RankAnalysis) -> float:
-    """Return the share of a rank's samples after start-up in which it waits for the GPU."""
+    """Return the share of a rank's stack samples after start-up in which the training thread waits for the GPU."""
     samples = rank.record.summary.get("samples") or ()
     total = sum(int(s["count"]) for s in samples if s["slot"] != "startup")
     return sum(int(line["count"]) for line in _lines(rank)) / total if total else 0.0
 
 
 def _idle(rank: RankAnalysis) -> float | None:
-    """Return the share of time in which the GPU is idle, except idle time for data and copies, or None if unknown."""
+    """Return the share of time in which the GPU is idle, without time spent on data and copies, or None if unknown."""
     if rank.gpu is None or rank.gpu.utilization is None:
         return None
     return max(0.0, 1 - rank.gpu.utilization - sum(rank.breakdown.shares[name] for name in _NOT_BY_WAITING))

@@ -80,7 +80,7 @@ def _fp32_share(rank: RankAnalysis) -> float | None:
 
 
 def _ratio(rank: RankAnalysis, kind: str) -> float:
-    """Return the ratio of the GPU's peak rate in another format to that in fp32."""
+    """Return the GPU's peak rate in a number format, divided by its peak rate in fp32."""
     peaks = rank.mfu.gpu.peak_flops if rank.mfu.gpu else {}
     if kind not in peaks or "fp32" not in peaks:
         return _LEAST_RATIO

@@ -119,7 +119,11 @@ def _flat_since(loss: LossCurve) -> int | None:
 
 
 def _may_still_fall(half: Floats, first: float) -> bool:
-    """Return whether the loss may still fall: the second half's fall may be a large part of the first half's fall."""
+    """Return whether the loss may still fall.
+
+    This is so if the 95% interval of the slope in the second half of the losses allows a fall that is a large part of
+    the fall in the first half.
+    """
     slope = slope_interval(np.arange(len(half), dtype=np.float64), half)
     if slope is None:
         return False

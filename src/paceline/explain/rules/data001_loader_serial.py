@@ -147,7 +147,7 @@ def _whole_batches(loader: LoaderBreakdown) -> str:
 
 
 def _gain_of_workers(loader_model: LoaderModel, loader: LoaderBreakdown, workers: int) -> Gain:
-    """Return the gain of using workers. It is smaller if batch times are uneven: the queue hides few of them."""
+    """Return the gain of using workers. If batch times are uneven, a simulation of the queue limits the gain."""
     gain = loader_model.gain_with(workers)
     if not loader.batch_times or loader.slow_share < _UNEVEN:
         return gain

@@ -113,7 +113,7 @@ def _remedies(rank: RankAnalysis, loader_model: LoaderModel) -> list[Remedy]:
 
 
 def _repeats_samples(rank: RankAnalysis, share: float) -> bool:
-    """Return whether training waits for samples that are, as far as was seen, the same in each epoch."""
+    """Return whether training waits for samples that seem to be the same in each epoch."""
     return (
         share >= _MUCH
         and rank.loader is not None

@@ -68,7 +68,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _gain(rank: RankAnalysis, loader_model: LoaderModel) -> tuple[Gain, bool]:
-    """Return the gain of keeping the workers, and whether its lower end is worth it."""
+    """Return the gain of keeping the workers, and whether its lower end is large enough for a finding."""
     batch_s = 0.0 if rank.loader is None else rank.loader.produce_s / rank.loader.batches
     each = restarts_s(rank, batch_s)
     half = half_width(each)

@@ -77,7 +77,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _in_any_order(loader_model: LoaderModel, loader: LoaderBreakdown | None, share: float) -> list[Remedy]:
-    """Return the remedy that takes batches in any order. Without workers, it is a limit on the size of samples."""
+    """Return the remedy ``in_order=False``, or without workers the remedy that limits the size of samples."""
     if loader is None or not loader.workers:
         change = "limit the size of the slowest samples, or store what makes them slow"
         return [Remedy(id="loader.max_sample_size", safety="semantic", change=change, gain=at_most(share))]
@@ -90,7 +90,7 @@ def _in_any_order(loader_model: LoaderModel, loader: LoaderBreakdown | None, sha
 
 
 def _deeper(loader_model: LoaderModel, loader: LoaderBreakdown | None) -> list[Remedy]:
-    """Return a remedy for each queue length that hides the slow batches, the best one first."""
+    """Return a remedy for each number of workers and prefetch factor that hides the slow batches, the best first."""
     if loader is None or loader.threads:
         return []
     played = QueueSimulation(loader_model=loader_model, loader=loader)

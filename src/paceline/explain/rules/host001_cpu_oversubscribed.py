@@ -72,7 +72,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _in_ranks(analysis: RunAnalysis) -> tuple[int, float]:
-    """Return the number of compute threads on the first rank's host, and the share of time they waited for a core."""
+    """Return the number of compute threads on the first rank's host, and the share of time spent waiting for a core."""
     here = [r for r in analysis.ranks if r.record.host == analysis.first.record.host]
     return sum(int(r.record.meta.get("threads", 1)) for r in here), analysis.cpu_wait_share
 

@@ -94,7 +94,7 @@ def _kept(analysis: RunAnalysis) -> Interval:
 
 
 def _gain(host: HostUse, share: Interval, throttled: float) -> Gain:
-    """Return the gain without other programs.
+    """Return the gain if no other program used the CPU.
 
     At the lower end, other programs cause their share of the CPU time outside the training thread. At the upper end,
     they cause all waiting for a core.

@@ -109,7 +109,7 @@ def _evidence(growth: _Growth, kind: str, left: float | None) -> list[Evidence]:
 
 
 def _growth(rank: RankAnalysis, name: str) -> _Growth | None:
-    """Return the growth of one kind of memory, or None if it is not larger than the noise or has ended."""
+    """Return the growth of one kind of memory, or None if the growth is within the noise or has ended."""
     ticks = _while_training(rank)
     values, steps = ticks[name].astype(np.float64), ticks["step"].astype(np.float64)
     if len(values) < _LEAST_READINGS or np.isnan(values).any():
@@ -142,7 +142,7 @@ def _while_training(rank: RankAnalysis) -> Rows:
 
 
 def _without_profiler(rank: RankAnalysis, ticks: Rows) -> Rows:
-    """Return the longest series of readings without profiled steps, in which Paceline itself uses memory."""
+    """Return the longest series of readings without profiled steps, because profiling itself uses memory."""
     stretches, after = [], 0
     for note in rank.record.noted("window"):
         end_ns = int(note.get("time_ns") or 0)

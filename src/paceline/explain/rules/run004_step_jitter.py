@@ -91,7 +91,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
 
 
 def _slow_steps(rank: RankAnalysis, busy: Floats) -> NDArray[np.bool_]:
-    """Return a boolean for each step: whether it is slow, even for the number of its samples."""
+    """Return for each step whether the step is slow, also relative to its number of samples."""
     usual = float(np.median(busy))
     slow: NDArray[np.bool_] = busy > max(_SLOW * usual, usual + _LEAST_S)
     samples = column(rank.rows, "samples")

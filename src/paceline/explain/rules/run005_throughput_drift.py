@@ -88,7 +88,7 @@ def _at_first_pace(walls: Floats, quarter: int, part: float) -> Gain:
     Args:
         walls: Seconds of each step.
         quarter: Number of steps in the first quarter.
-        part: Share of the run's time that these steps take.
+        part: Share of the run's time that all steps in `walls` take.
     """
     begin, mean = median_interval(walls[:quarter]), float(walls.mean())
     if begin is None or begin.low <= 0:
@@ -119,7 +119,7 @@ def _slower_machine(rank: RankAnalysis, ratio: float) -> bool:
 
 
 def _growth(values: Floats, quarter: int) -> float:
-    """Return the ratio of the medians of the last and first quarter, or 0 if the first is too short to measure."""
+    """Return the last quarter's median over the first quarter's, or 0 if the first is too short to measure."""
     first = float(np.median(values[:quarter]))
     return float(np.median(values[-quarter:])) / first if first >= _TIMED_S else 0.0
 

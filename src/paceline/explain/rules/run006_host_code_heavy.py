@@ -85,7 +85,7 @@ def _confidence(functions: Sequence[HotFunction]) -> Confidence:
 
 
 def _remedies(share: float, functions: Sequence[HotFunction], *, answers: bool) -> list[Remedy]:
-    """Return the remedies. Code that answers a policy, such as an environment, cannot run less often."""
+    """Return the remedies. With `answers`, the code answers a policy (an environment) and cannot run less often."""
     where = f" in {functions[0].function}" if functions else ""
     change = f"replace Python loops{where} with tensor operations"
     if answers:

@@ -1,1 +1,1 @@
-"""First-step capture: what a program trains and what its first step does, for `paceline plan`."""
+"""First-step capture: record what a program trains and what its first step does, for `paceline plan`."""

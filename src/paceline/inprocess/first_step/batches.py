@@ -19,14 +19,14 @@ _state: dict[str, Any] = {"last": None}
 
 
 def patch_torchs(torch: Any) -> None:
-    """Record the last used iterator of torch's DataLoader."""
+    """Make torch's DataLoader record the iterator that was used last."""
     from torch.utils.data import dataloader
 
     _remember(dataloader._BaseDataLoaderIter)
 
 
 def patch_ours(module: Any) -> None:
-    """Record the last used iterator of `paceline.data`."""
+    """Make the loader of `paceline.data` record the iterator that was used last."""
     _remember(module.LoaderIterator)
 
 
@@ -42,7 +42,7 @@ def _remember(kind: Any) -> None:
 
 
 def timed(torch: Any) -> dict[str, Any] | None:
-    """Measure the batch times of the last used iterator; None if no loader was used.
+    """Measure the times of further batches from the iterator that was used last; None if no loader was used.
 
     Returns:
         ``count`` batches; ``wall_s`` of each batch; mean ``cpu_s`` per batch; ``workers``; ``work_s``, the time of some
@@ -69,7 +69,7 @@ def timed(torch: Any) -> dict[str, Any] | None:
 
 
 def _beside(torch: Any, following: Any) -> tuple[float, float | None]:
-    """Return the time of some matrix products, and its increase when a batch is loaded too (None without batches)."""
+    """Return the time of some matrix products, and its increase if a batch is loaded too (None without batches)."""
     matrix = torch.rand(_SIDE, _SIDE)
 
     def work() -> float:

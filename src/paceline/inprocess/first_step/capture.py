@@ -1,4 +1,4 @@
-"""First-step capture: record what a program trains, write the note at its first step, and end the process there.
+"""First-step capture: record what a program trains, write it to a note at the first step, and end the process there.
 
     first forward of a training module whose parameters an optimizer has  ──> write the note
     first `Optimizer.step`, before it acts                                ──> add the micro-steps to the note; exit
@@ -7,8 +7,8 @@ The process ends with ``os._exit``: no handler and no ``finally`` of the program
 the skipped training. Until then ``torch.save`` does nothing. With real weights (``PACELINE_CATCH_REAL=1``) the process
 ends in the first forward, at the first submodule; a model with convolutions ends after this forward.
 
-With ``PACELINE_CATCH_STEP=1`` the first step runs, and every operator of the second is counted (`Tally`). Then the
-loader is asked for more batches, without any of the capture's torch modes, to measure the batch time.
+With ``PACELINE_CATCH_STEP=1`` the first step runs, and every operator of the second step is counted (`Tally`). Then the
+capture takes more batches from the loader, without any of its own torch modes, to measure the batch time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TWIN = 64  # width of the small test weight that shows an optimizer's state siz
 
 
 class _Seen:
-    """The state of the capture. All changes happen in the thread that imported torch."""
+    """What the first-step capture has seen of the program so far; changed only in the thread that imported torch."""
 
     def __init__(self, path: str, real: bool) -> None:
         self.path, self.real, self.owner = path, real, os.getpid()
@@ -56,7 +56,7 @@ class _Seen:
 
 
 def begin(path: str) -> None:
-    """Capture the first step once torch is imported, and write the note to a new file at this path."""
+    """Capture the first step once torch is imported, and write the captured data to a new file at this path."""
     real = os.environ.get("PACELINE_CATCH_REAL", "0") == "1"
     actions: dict[str, Any] = {"torch": lambda torch: _patch(torch, _Seen(path, real))}
     import_hook.install(
@@ -155,7 +155,7 @@ def _patch_autocast(torch: Any, seen: _Seen) -> None:
 
 
 def _patch_compile(torch: Any, seen: _Seen) -> None:
-    """Record that the program compiles, but leave the model unchanged: compilation would take longer than it saves."""
+    """Record that the program compiles its model, but skip the compilation, which would take longer than it saves."""
 
     def as_it_is(model: Any = None, **kwargs: Any) -> Any:
         seen.compiled = True
@@ -220,7 +220,7 @@ def _at_step(seen: _Seen, args: Any, kwargs: Any) -> None:
 
 
 def _after_step(seen: _Seen) -> None:
-    """Let the first step pass, count the second step, and exit."""
+    """After the first optimizer step, start to count operators; after the second, write the counts and exit."""
     if os.getpid() != seen.owner or seen.module is None or seen.looking or seen.tally is None:
         return
     seen.tally.part = "passes"
@@ -267,7 +267,7 @@ def _model(module: Any, trained: set[int]) -> dict[str, Any]:
 
 
 def _kinds(weights: Iterable[Any]) -> Counter[Any]:
-    """Return the number of elements per data type."""
+    """Return the number of weight elements for each data type."""
     kinds: Counter[Any] = Counter()
     for weight in weights:
         kinds[weight.dtype] += weight.numel()

@@ -34,7 +34,7 @@ def begin(torch: Any, *, counted: bool = False) -> Callable[[], None]:
             decomposition into single operators that meta uses.
 
     Returns:
-        A function that ends this mode.
+        A function that ends the interception of torch functions.
     """
     _keep_parameters_away(torch)
     mode: Any = _mode_of()(counted)

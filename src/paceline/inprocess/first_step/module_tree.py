@@ -19,16 +19,16 @@ _HEADS = ("num_attention_heads", "num_heads", "n_heads", "n_head", "nhead")
 def described(module: Any, trained: Container[int] | None = None) -> dict[str, Any]:
     """Describe a module on any device, and its submodules.
 
-    Keys of a part: ``kind`` (its class), ``embedding`` (whether it is an embedding), ``heads`` and ``said`` (the keys
-    of `_SAID` that an attribute or a config has), ``weights`` (name, shape, a number that is equal for shared weights),
-    ``frozen`` (names of weights whose id is not in `trained`; empty if `trained` is None) and ``children`` (name,
-    part).
+    Keys of a description: ``kind`` (the class of the module), ``embedding`` (whether it is an embedding), ``heads`` and
+    ``said`` (the keys of `_SAID` that an attribute or a config has), ``weights`` (name, shape, a number that is equal
+    for shared weights), ``frozen`` (names of weights whose id is not in `trained`; empty if `trained` is None) and
+    ``children`` (name, description).
     """
     return _part(module, {}, trained)
 
 
 def products(module: Any, made: Any) -> list[dict[str, Any]]:
-    """Describe the output of a convolution or linear layer in a list; the list is empty for other modules.
+    """Return a list with one description of the output of a convolution or linear layer; empty for other modules.
 
     Keys: ``kind`` (convolution or linear), ``weights``, ``groups``, ``channels`` and ``outputs`` (elements of the whole
     batch).

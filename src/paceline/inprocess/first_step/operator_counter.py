@@ -2,8 +2,8 @@
 
 Operators are counted where torch dispatches to a device. Forward, backward and optimizer therefore appear as the
 operators that run, on any device including meta. The *distance* of an operator to an input is the number of bytes that
-were touched since the input was last touched. An input at a distance above the cache size must come from memory again
-(Mattson et al. 1970, stack distances, here for whole tensors).
+were touched since the input was last touched. An input at a distance above the cache size must be read from memory
+again (Mattson et al. 1970, stack distances, here for whole tensors).
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ class Tally:
         self._mode: Any = None
 
     def enter(self) -> None:
-        """Start to count, in this thread."""
+        """Start to count the operators that this thread runs."""
         self._mode = _mode_of()(self)
         self._mode.__enter__()
 
     def leave(self) -> None:
-        """Stop counting."""
+        """Stop counting operators."""
         self._mode.__exit__(None, None, None)
         self._watches.clear()
 
     def described(self) -> dict[str, Any]:
-        """Return the counts.
+        """Return the counted operators, and the allocations and releases of memory.
 
         ``operators``: dicts of ``op``, ``args``, ``kwargs`` (a tensor is ``{"t": [shape, strides, dtype]}``, a value
         that JSON does not support ``{"s": its name}``), ``part``, ``count`` and ``reads``. ``reads`` maps a bit length
         to bytes: a read with key k has a distance below 2^k bytes; -1 means not touched before. ``sizes``: bytes of
-        each storage. ``held``: the storages that existed before, as (number, part that used it first). ``memory``: in
-        order, n + 1 for the allocation of storage n, -(n + 1) for its release. ``calls``: in order, the length of
-        `memory` after an operator, and its ``index``.
+        each storage. ``held``: the storages allocated before `enter`, as (number, part that used the storage first).
+        ``memory``: in order, n + 1 for the allocation of storage n, -(n + 1) for its release. ``calls``: in order, the
+        length of `memory` after an operator, and its ``index``.
         """
         return {
             "operators": list(self._calls.values()),
@@ -89,7 +89,7 @@ class Tally:
         self._touched[number] = self._clock
 
     def _number(self, tensor: Any, new: bool) -> int:
-        """Return the number of a tensor's storage; -1 for a tensor without storage."""
+        """Return the number by which this object identifies a tensor's storage; -1 for a tensor without storage."""
         try:
             storage = tensor.untyped_storage()
         except RuntimeError:
@@ -137,7 +137,7 @@ def _mode_of() -> Any:
 
 
 def _plain(torch: Any, value: Any) -> Any:
-    """Convert arguments to JSON values."""
+    """Convert an argument of an operator to a JSON value."""
     if isinstance(value, torch.Tensor):
         return {"t": [list(value.shape), list(value.stride()), str(value.dtype).removeprefix("torch.")]}
     if isinstance(value, dict):

@@ -1,8 +1,9 @@
 """Count the tensors that a forward pass saves for its backward pass, with hooks of autograd.
 
 A storage counts once, even if several operations save views of it. Weights and buffers of the module do not count. In
-the backward pass, the memory at an operation is the storages saved up to it, its gradient and the incoming gradient.
-The peak is the maximum over all operations; for a network whose last feature maps are small, it is all saved storages.
+the backward pass, the memory in use at an operation is the storages saved by this operation and earlier ones, the
+gradient that it computes and the gradient that it receives. The peak is the maximum over all operations; for a network
+whose last feature maps are small, it is all saved storages.
 """
 
 from __future__ import annotations
@@ -26,15 +27,20 @@ class Kept:
         self._torch = torch
 
     def begin(self) -> None:
-        """Start to count."""
+        """Start to count saved tensors."""
         self._hooks.__enter__()
 
     def end(self) -> None:
-        """Stop counting and restore autograd."""
+        """Stop counting saved tensors, and remove the hooks."""
         self._hooks.__exit__(None, None, None)
 
     def described(self) -> dict[str, int]:
-        """Return ``elements`` of floating-point tensors at the peak, and ``other_bytes`` of indices and masks."""
+        """Return the size of the saved tensors.
+
+        Returns:
+            ``elements``: the peak number of elements of floating-point tensors. ``other_bytes``: the bytes of other
+            tensors, such as indices and masks.
+        """
         so_far = other = most = 0
         for elements, size, has_point in self._order:
             if not has_point:

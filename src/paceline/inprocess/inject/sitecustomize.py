@@ -1,8 +1,8 @@
 """Startup code of every Python process below ``paceline run``; its folder is first on PYTHONPATH.
 
 It starts ``paceline.inprocess.recorder.start`` (below ``paceline plan``: ``paceline.inprocess.first_step.capture``),
-which waits for torch. Then it runs the ``sitecustomize`` module that it hides. It must not raise, and it must not cost
-time in a process without torch.
+which waits for torch. Then it runs the ``sitecustomize`` module that it hides. This code must not raise, and must not
+cost time in a process without torch.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Writes with a timeout: if the record's folder hangs (a lost network drive), the program must not hang.
+"""Writes with a timeout: if access to the record's folder hangs (a lost network drive), the program must not hang.
 
 A write to such a folder cannot be interrupted, so it runs in a separate thread, which is abandoned if it does not
 return. Hooks around forks and at exit write only in this way.

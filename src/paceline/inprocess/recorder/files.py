@@ -70,7 +70,7 @@ def another(name: str) -> str:
 
 
 def to_json(record: dict[str, Any]) -> bytes:
-    """Encode as compact JSON. NaN and infinities become null, objects of unknown type become text."""
+    """Encode a record as compact JSON. NaN and infinities become null, objects of unknown type become text."""
     try:
         text = json.dumps(record, separators=(",", ":"), default=str, ensure_ascii=False, allow_nan=False)
     except ValueError:

@@ -32,7 +32,7 @@ class Footprint:
         self.longest_fork_delay_s = max(self.longest_fork_delay_s, seconds)
 
     def holds(self, moments: int, events: int, other_bytes: int) -> None:
-        """Record the current use: unprocessed program events and CUDA events, and bytes to write.
+        """Record how many program events and CUDA events are unprocessed, and how many other bytes are in memory.
 
         Raises:
             MemoryError: The memory limit is exceeded, so recording must stop.
@@ -47,5 +47,5 @@ class Footprint:
             raise TimeoutError(f"watching delayed {self.forks} forks by {self.fork_delay_s:.1f} s")
 
     def as_json(self) -> dict[str, Any]:
-        """Return the counts."""
+        """Return all attributes of this object by name."""
         return vars(self).copy()

@@ -35,7 +35,7 @@ def before_fork(recorder: int) -> None:
 
 
 def _threads_without(recorder: int) -> int | None:
-    """Return the number of threads without the recorder's, or None if they cannot be listed."""
+    """Return the number of threads other than the recorder's, or None if the threads cannot be listed."""
     try:
         return len(set(os.listdir(_TASKS)) - {str(recorder)})
     except OSError:

@@ -88,7 +88,7 @@ class Gate:
         return tuple(getattr(self, name) for name in self.__slots__)
 
     def silence(self) -> None:
-        """Discard events after recording has stopped; the program may still have references to the patches."""
+        """Discard all later events: the program may call patched functions even after recording has stopped."""
         self.put = _drop
         self.nested = False
         self.scribe_started = True

@@ -13,9 +13,9 @@ _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def thread_times_s(thread_id: int) -> tuple[float, float] | None:
-    """Return how many seconds a thread has run on a CPU, and how many it was ready to run but waited for one.
+    """Return how many seconds a thread has run on a CPU, and how many it was ready to run but waited for a CPU.
 
-    Both are read from ``schedstat``; None if the kernel does not report them.
+    Both times come from ``schedstat``; the result is None if the kernel does not report them.
     """
     text = _read(f"/proc/self/task/{thread_id}/schedstat")
     if not text:
@@ -28,8 +28,8 @@ class ThreadState:
     """Detects whether a thread of this process runs, without releasing the GIL during the check.
 
     A thread that computes without the GIL runs while another thread holds it; a thread that executes Python code waits.
-    The thread's file stays open, because opening it releases the GIL: the thread would then be seen where it released
-    the GIL.
+    The thread's file stays open, because opening it releases the GIL: a sample would then show the thread where it gets
+    the GIL, not where it was.
     """
 
     def __init__(self) -> None:

@@ -2,7 +2,8 @@
 
 The thread takes a stack sample every 20 ms and passes new events to the step state machine every 100 ms. It appends
 finished rows twice a second and a tick about once a second, and replaces the summary at growing intervals. The thread
-is started with ``_thread``, so it does not appear in ``threading.enumerate()``. It is stopped around every fork.
+is started with ``_thread``, so it does not appear in ``threading.enumerate()``. The thread is stopped around every
+fork.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ class Scribe:
         _thread.start_new_thread(self._loop, (self._wake, self._ended))
 
     def stop(self, timeout_s: float = PATIENCE_S) -> None:
-        """Request the end of the thread and wait for it. After the timeout, recording is abandoned."""
+        """Request the end of the thread and wait until it ends. After the timeout, recording is abandoned."""
         if not self._running:
             return
         self._running = False
@@ -127,7 +128,7 @@ class Scribe:
             self._abandon(timeout_s)
 
     def tell_fault(self, reason: str) -> None:
-        """Write the reason why recording stopped."""
+        """Write the reason why recording stopped to the record."""
         self.note("fault", reason=reason)
         if _thread.get_ident() == self._thread:
             self.flush()
@@ -287,7 +288,7 @@ class Scribe:
         self._thread_id = described["thread_id"]
 
     def _make_folder(self, described: dict[str, Any]) -> None:
-        """Create the record in a folder to which no other process writes."""
+        """Create the folder of this process's record, with a name that no other process uses, and its meta file."""
         os.makedirs(self._folder, exist_ok=True)
         while not make_json(os.path.join(self._folder, layout.META_FILE), described):
             self._folder = another(self._folder)
@@ -319,7 +320,7 @@ class Scribe:
         self._ticks.write(layout.TICK.pack(*row))
 
     def write_summary(self) -> None:
-        """Replace the summary file."""
+        """Replace the summary file with the current summary."""
         if not self._described:
             return
         automaton = self.automaton
@@ -357,7 +358,7 @@ class Scribe:
 
 
 def _learn(sampler: Sampler, automaton: Automaton, moment: g.Moment) -> None:
-    """Process the stack of an event, if it has one."""
+    """Pass the stack of an event to the sampler, if the event has a stack."""
     if moment[1] == g.FORWARD and moment[2][-1]:
         sampler.slices.learn("input", moment[2][-1])
         if sampler.slices.feeds_itself(moment[2][-1]):
@@ -383,7 +384,7 @@ def _or_nan(value: float | None) -> float:
 
 
 def _use(automaton: Automaton, number: int) -> dict[str, Any]:
-    """Return the use of a loader, with the counters of its in-process meter if it has one."""
+    """Return the number of fetches from a loader, their wait times, and the counters of its in-process meter."""
     use = automaton.loaders.get(number)
     meter = fetch.meters.get(number)
     found: dict[str, Any] = {"meter": meter.as_json() if meter else None}

@@ -1,8 +1,8 @@
 """Start a sidecar for the gauges of a host without `paceline run`; the first rank on the host does this.
 
 Under `srun` or `ssh`, ranks run on hosts that only share the run folder. The sidecar ends with the rank that started
-it. If a host has several, one samples and the others wait. A shell starts the sidecar and exits, so that it is not a
-child of the program.
+it. If a host has several sidecars, one samples and the others wait. A shell starts the sidecar and exits, so that it is
+not a child of the program.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _START = 'nohup "$@" >/dev/null 2>&1 </dev/null &'
 
 
 def start_if_alone(run_dir: str, host: str) -> bool:
-    """Start the gauges of this host unless a `paceline run` on this host samples them; return whether it did."""
+    """Start a sidecar unless a `paceline run` on this host samples its gauges; return whether a sidecar was started."""
     if glob.glob(os.path.join(glob.escape(run_dir), f"launch-{glob.escape(host)}-*.json")):
         return False
     package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

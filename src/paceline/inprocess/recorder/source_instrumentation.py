@@ -1,8 +1,8 @@
 """Source instrumentation: add hooks to a torch function without a wrapper.
 
-A wrapper adds a frame: it appears in every traceback through a model and shifts the line to which a warning refers, and
-``torch.compile`` does not know its code. The instrumented function is torch's own source with a hook before and after
-it. It is compiled under its own name and file, and each line keeps its number.
+A wrapper adds a frame. This frame appears in every traceback through a model and shifts the line to which a warning
+refers, and ``torch.compile`` does not know its code. An instrumented function is torch's own source with a hook before
+and after the body. The source is compiled under the original function's name and file, and each line keeps its number.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def woven(
         compiling: Returns whether a compiler traces the call. If so, the unchanged body runs.
 
     Raises:
-        NoSourceError: There is no source, or it has other parameters.
+        NoSourceError: There is no source, or the source does not have the expected form or parameters.
     """
     code = original.__code__
     function = _definition(original, told)

@@ -88,7 +88,7 @@ def _make_window(torch: Any) -> None:
 
 
 def _beside(moment: str, *arguments: Any) -> None:
-    """Call a function of the modules in PACELINE_BESIDE, which apply recipes and layouts to the program."""
+    """Call the function `moment` of each module in PACELINE_BESIDE. These modules apply recipes and layouts."""
     for name in filter(None, os.environ.get("PACELINE_BESIDE", "").split(",")):
         getattr(import_module(name), moment)(*arguments)
 
@@ -187,7 +187,7 @@ def _harmless(where: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
 
 
 def _silence() -> None:
-    """Stop recording events. An open profiler window ends at the next step end, in its own thread."""
+    """Stop recording events. An open profiler window ends at the next step end, in the thread that opened it."""
     gate.silence()
     gate.window = lambda optimizer: _end_window()
     if get_ident() == gate.owner:
@@ -196,7 +196,7 @@ def _silence() -> None:
 
 @_harmless("profiler window")
 def _end_window() -> None:
-    """End the profiler window if it is open; a window that is only due stays due."""
+    """End the profiler window if it is open; a window that has not begun is kept for later steps."""
     window = _state.get("window")
     if window is not None and window.begun_ns is not None:
         window.end()
@@ -227,7 +227,7 @@ def _after_fork() -> None:
 
 @_harmless("in a forked process")
 def _in_child() -> None:
-    """Reset the state in a forked child. It has no recorder until it trains, and it uses none of its parent's files."""
+    """Reset the state in a forked child, which has no recorder until it trains and uses no file of its parent."""
     from paceline.inprocess.recorder.loaders import fetch, iteration
     from paceline.inprocess.recorder.steps import backward, gradient_exchange
 

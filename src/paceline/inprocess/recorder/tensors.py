@@ -62,7 +62,7 @@ class Reader:
         return bool(tracing or self._dispatch_modes() or (self._profiled() and gate.window is None))
 
     def on_device(self, tensor: Any, take: Callable[[Any], Any]) -> Any:
-        """Return `take(tensor)` for a plain GPU tensor with one number; None for others, or if it would be visible."""
+        """Return `take(tensor)` for a plain GPU tensor with one number if the call is not visible, else None."""
         if type(tensor) is not self.tensor_type or self.audible():
             return None
         with self._unheard():

@@ -1,4 +1,4 @@
-"""Records calls of plain functions as phases: collectives, saving, copies to the device. One table lists them."""
+"""Record calls of plain functions as phases: collectives, saving, copies to the device. A table lists the functions."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def mark(owner: Any, name: str, code: int) -> None:
 
 
 def patch(torch: Any) -> None:
-    """Wrap the functions of torch itself."""
+    """Wrap the functions of torch itself that are recorded as phases."""
     mark(torch.serialization, "save", SAVE)
     hooks.replace(torch, "save", torch.serialization.save)
     if torch.distributed.is_available():

@@ -16,7 +16,7 @@ _done: set[str] = set()
 
 
 def keep_from_compiler(torch: Any, package: str = "paceline") -> None:
-    """Mark all functions in the modules of a package that were imported since the last call."""
+    """Exclude all functions in those modules of a package that were imported since the last call."""
     try:
         frames = torch._C._dynamo.eval_frame
         strategy = frames._FrameExecStrategy(frames._FrameAction.SKIP, frames._FrameAction.DEFAULT)

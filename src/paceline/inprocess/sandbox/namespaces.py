@@ -117,7 +117,7 @@ def _cover(wanted: Mapping[str, Any]) -> None:
 
 
 class _Layers:
-    """The overlays. All are planned, and their folders opened, before the first one is mounted and hides them."""
+    """The overlays. All folders are opened before the first overlay is mounted, because it hides other folders."""
 
     def __init__(self, uppers: Sequence[str], mounts: Sequence[str], options: str) -> None:
         self._uppers = [os.path.realpath(one) for one in uppers]
@@ -128,7 +128,7 @@ class _Layers:
     def plan(self, place: str) -> None:
         """Plan an overlay for a folder.
 
-        A folder that contains other mounts, or all upper folders, is covered subfolder by subfolder.
+        If a folder contains other mounts or all upper folders, an overlay is planned for each of its subfolders.
         """
         below = f"{place.rstrip('/')}/"
         outside = [one for one in self._uppers if not f"{one}/".startswith(below)]
@@ -154,7 +154,7 @@ class _Layers:
             _read_only(place, lower)
 
     def _overlay(self, lower: int, above: str) -> str:
-        """Create the folders for the changes of a lower folder; return the overlay options."""
+        """Create the folders that receive the changes of a lower folder; return the mount options of the overlay."""
         folder = os.path.join(above, f"{len(self._planned):03d}")
         for name in ("upper", "work"):
             os.makedirs(os.path.join(folder, name), exist_ok=True)

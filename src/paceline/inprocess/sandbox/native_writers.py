@@ -20,7 +20,7 @@ _BESIDE = ("-wal", "-shm", "-journal")  # additional files of a SQLite database
 
 @dataclass(frozen=True, kw_only=True)
 class _Call:
-    """A function that receives the path of a file."""
+    """A function that takes the path of a file, and the mapping that its path argument needs."""
 
     name: str  # within its module, such as "File.__init__"
     path: str  # name of the path argument
@@ -34,7 +34,7 @@ def _new(overlay: Overlay, path: Any, args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def _old(overlay: Overlay, path: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Return the path of a file that is only read; the trial may have written it."""
+    """Return the path at which a file is read: in the trial's folder if the trial has written the file."""
     return overlay.read(path)
 
 
@@ -97,7 +97,7 @@ def begin(overlay: Overlay) -> None:
 
 
 def patch_torch(torch: Any, overlay: Overlay) -> None:
-    """Redirect torch's own writes from C."""
+    """Redirect the files that torch writes from C to the trial's folder."""
     _lead(torch, _OF_TORCH, overlay)
 
 

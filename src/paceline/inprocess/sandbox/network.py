@@ -1,4 +1,4 @@
-"""Record, or refuse, a trial's connections to other hosts and to services that existed on this machine before.
+"""Record, or refuse, a trial's connections to other hosts and to services that ran on this machine before it.
 
 The patches cover Python's sockets and name lookups. In its own network namespace (`inprocess.sandbox.namespaces`) a
 trial reaches no other host, and the requested hosts are recorded. Without a namespace, the connection is refused here.

@@ -43,7 +43,7 @@ class Overlay:
         return None if f"{real}/".startswith(self._free) else self.folder + real
 
     def read(self, path: Any) -> Any:
-        """Return the path to read from."""
+        """Return the path of the file to read: in the trial's folder, or the original."""
         place = self.place(path)
         if place is None:
             return path
@@ -91,7 +91,7 @@ class Overlay:
         self._hidden |= {place for place in (old, new) if place is not None}
 
     def link(self, source: Any, target: Any, symlink: Callable[[Any, Any], None]) -> None:
-        """Create a link whose target is in the trial's folder, so that writes through the link stay in the trial."""
+        """Create a symbolic link to a target in the trial's folder, so that writes through the link stay there."""
         if there(os.fsdecode(self.read(target))):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), source, None, target)
         if self.place(target) is None:
@@ -154,7 +154,7 @@ class Overlay:
 
 
 class Entry:
-    """An entry of a folder that shows the path that the program used, wherever the file really is."""
+    """An entry of a folder that has the path used by the program, wherever the file really is."""
 
     def __init__(self, folder: Any, entry: os.DirEntry[str]) -> None:
         self.name = entry.name

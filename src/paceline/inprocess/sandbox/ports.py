@@ -39,12 +39,12 @@ def patch(torch: Any, folder: str) -> None:
 
 
 def own_port(folder: Path, port: int) -> int:
-    """Return the replacement of a port; it is the same in all processes."""
+    """Return the port that replaces `port`, the same in all processes of the trial."""
     return stands_for(folder, port, None)
 
 
 def stands_for(folder: Path, port: int, other: int | None) -> int:
-    """Record the replacement of a port (None: any free port) unless it has one, and return its replacement."""
+    """Return the port that replaces `port`. If none is recorded yet, record `other` (None: a free port) first."""
     folder.mkdir(exist_ok=True)
     known, draft = folder / str(port), folder / f"{port}.{os.getpid()}.{get_ident()}"
     if not known.exists():

@@ -96,7 +96,7 @@ _ACTIONS: Mapping[str, Callable[[ModuleType], None]] = {
 
 
 class _Nothing:
-    """The result of a suppressed push: all its attributes are the same object, and its text is empty."""
+    """The result of a suppressed push: each of its attributes is the object itself, and its text is empty."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

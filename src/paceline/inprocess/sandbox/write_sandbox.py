@@ -84,7 +84,7 @@ def _later_than(since_s: float) -> Callable[[str], bool]:
 
 
 def show_all() -> None:
-    """Show files that another rank has created since the start of the program from now on."""
+    """Make files visible that another rank has created since the start of the program."""
     _others_wrote.append(True)
 
 
@@ -100,7 +100,7 @@ def _is_new(path: str, born_s: Callable[[str], float | None], since_s: float) ->
 
 
 def patch(torch: Any) -> None:
-    """Redirect torch's own writes too."""
+    """Redirect the files that torch writes from C to the trial's folder too."""
     if _overlay is not None:
         native_writers.patch_torch(torch, _overlay)
 
@@ -164,7 +164,7 @@ def _patch_open(overlay: Overlay) -> None:
 
 
 def _replace_taken(module: str, attribute: str, open_: Any) -> None:
-    """Replace the reference to `open` in a module that was imported before."""
+    """Replace the reference to the original `open` in a module that was imported before the patch."""
     taken = sys.modules.get(module)
     if taken is not None and getattr(taken, attribute, None) is _opened:
         setattr(taken, attribute, open_)

@@ -32,7 +32,7 @@ def every(torch: Any, count: int) -> None:
 
 
 def within(torch: Any, budget: float) -> None:
-    """Recompute as many blocks as needed, so that the rest saves at most this share of the activation memory."""
+    """Recompute as many blocks as needed, so that the other blocks save at most this share of the activation memory."""
     blocks = _Blocks(torch)
 
     def choose(module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
@@ -90,7 +90,7 @@ class _Blocks:
         self._patch()
 
     def new_in(self, module: Any, key: str) -> list[Any]:
-        """Return the blocks of a model in training that is new; empty for other models."""
+        """Return the blocks of a model in its first training forward; empty for other models."""
         if module in self._known or not module.training or not self._torch.is_grad_enabled():
             return []
         self._known.add(module)
@@ -110,7 +110,7 @@ class _Blocks:
         return found
 
     def forget(self, some: Sequence[Any], found: Sequence[Any], key: str) -> None:
-        """Recompute these blocks from now on."""
+        """Recompute `some` of the blocks `found` from now on, and record that the setting took effect."""
         self._forgetful.update(some)
         confirmation.took(
             key, f"{len(some)} of {len(found)} blocks ({type(found[0]).__name__}) are recomputed in the backward pass"

@@ -72,13 +72,13 @@ class Handed:
         return len(self._copies) + self._forgotten
 
     def hand_out(self, moves: Moves) -> None:
-        """Register the tensors for moves by the program, and release this object's references to them."""
+        """Intercept the program's moves of the batch's tensors, and release this object's references to the tensors."""
         tensors, self._tensors = self._tensors, {}
         for path, tensor in tensors.items():
             moves.follow(tensor, self, path)
 
     def forget(self, path: Path) -> None:
-        """Discard the copy of a position, whose content may have changed."""
+        """Discard the copy of the tensor at a position, because the tensor may have changed."""
         self._forgotten += self._copies.pop(path, None) is not None
 
     def end(self) -> None:
@@ -87,9 +87,10 @@ class Handed:
         self._arrived.clear()
 
     def taken(self, path: Path, tensor: Any, device: Any, non_blocking: bool) -> Any | None:
-        """Return the copy that was made ahead of a tensor that the program moves, and remove it.
+        """Remove and return the copy that was made in advance of a tensor that the program moves.
 
-        None if there is no copy, if the tensor changed since, or if device, shape or strides differ.
+        Return None if there is no copy, if the tensor was changed after the copy began, or if device, shape or strides
+        differ.
         """
         copies, place = self._copies.get(path, (None, 0))
         if copies is None or tensor._version != self._versions[path] or not can_copy(tensor) or not copies.suits():
@@ -122,7 +123,7 @@ class Moves:
         self._followed: dict[int, tuple[Any, Handed, Path, int]] = {}  # id -> weak reference, batch, position, storage
 
     def follow(self, tensor: Any, handed: Handed, path: Path) -> None:
-        """Intercept the moves of a tensor as long as it lives."""
+        """Intercept the moves of a tensor as long as the tensor lives."""
         key, followed = id(tensor), self._followed
         storage = self._torch._C.TensorBase.untyped_storage(tensor).data_ptr() if can_copy(tensor) else 0
         followed[key] = ref(tensor, lambda _: followed.pop(key, None)), handed, path, storage
@@ -176,7 +177,7 @@ class Moves:
                 handed.forget(path)
 
     def _is_special(self) -> bool:
-        """Return whether a move now gives another result than a new tensor on the device."""
+        """Return whether torch is in a mode (inference, tracing, compiling) in which moves must not be replaced."""
         torch = self._torch
         return bool(
             torch.is_inference_mode_enabled()

@@ -150,7 +150,8 @@ class _Kept:
     def _is_same(self, index: Any, sample: Any) -> bool:
         """Load a sample again and return whether it is the same, then restore the random number generators.
 
-        Outside the training thread they are not restored: numbers that training draws meanwhile (dropout) would repeat.
+        Outside the training thread the generators are not restored: numbers that training draws meanwhile (dropout)
+        would repeat.
         """
         put_back = _nothing if beside_training() else save_states(self._torch)
         same = digest(self._dataset[index]) == digest(sample)

@@ -53,7 +53,7 @@ class _Compression:
             )
 
     def _hook(self, group: Any) -> tuple[Any, Any]:
-        """Return the state and the function of the hook."""
+        """Return the state and the function of DDP's communication hook, for a process group."""
         from torch.distributed.algorithms import ddp_comm_hooks as hooks
 
         if self._name == "powersgd":

@@ -26,7 +26,7 @@ _in_force = ExitStack()  # contexts that stay entered
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Apply the settings."""
+    """Apply the [compute] settings of a recipe."""
     if "num_threads" in settings:
         _set_threads(torch, settings["num_threads"])
     if "compile" in settings:
@@ -40,7 +40,7 @@ def patch(torch: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _set_threads(torch: Any, count: int) -> None:
-    """Set the number of threads; the program's own calls are ignored, except in loader workers."""
+    """Set torch's number of compute threads; later calls by the program are ignored, except in loader workers."""
     original, owner = torch.set_num_threads, os.getpid()
     original(count)
 
@@ -68,7 +68,7 @@ class _Once:
 
 
 def _patch_compile(torch: Any, mode: str) -> None:
-    """Compile models, and stop if the compilation never ends."""
+    """Compile models, and stop compiling if torch keeps recompiling them."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     compiled = _Compiled(torch, mode)
@@ -77,7 +77,7 @@ def _patch_compile(torch: Any, mode: str) -> None:
 
 
 class _Compiled:
-    """Counts the steps in which torch compiled something: changing input shapes cause endless compilation."""
+    """Counts the steps in which torch compiled code, because changing input shapes can cause endless compilation."""
 
     def __init__(self, torch: Any, mode: str) -> None:
         self._torch = torch
@@ -98,7 +98,7 @@ class _Compiled:
         confirmation.took(_COMPILE, f"{type(module).__name__} is compiled ({self._mode})")
 
     def step(self) -> None:
-        """Check for compilation at the end of a step. After too many, code that needs compilation runs uncompiled."""
+        """Count the step if torch compiled code in it. After too many such steps, code is no longer recompiled."""
         dynamo = sys.modules.get("torch._dynamo.utils")
         pieces = dynamo.counters["frames"]["total"] if dynamo is not None else 0
         if self._begun and pieces == 0:
@@ -139,7 +139,7 @@ def _set_cudnn_benchmark(torch: Any) -> None:
 
 
 def _prefer_attention(torch: Any, name: str) -> None:
-    """Prefer one backend of scaled_dot_product_attention; the others handle inputs that it does not support."""
+    """Prefer one backend of scaled_dot_product_attention; others handle inputs that this backend does not support."""
     from torch.nn import attention
 
     first = getattr(attention.SDPBackend, _BACKENDS[name])

@@ -1,4 +1,4 @@
-"""Record which settings took effect in this process and which did not: one line each, next to the record."""
+"""Record which settings took effect in this process and which did not: one line per setting, next to the record."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _told: set[str] = set()
 
 
 def took(key: str, what: str) -> None:
-    """Record that a setting is in effect, and what it does here."""
+    """Record that a setting is in effect, and what the setting changes in this program."""
     _tell({"key": key, "held": True, "what": what})
 
 

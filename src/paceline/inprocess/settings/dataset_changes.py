@@ -23,7 +23,7 @@ Reads = Literal["live", "ahead", "epoch", "once"]  # at each batch, some batches
 
 @dataclass
 class _Followed:
-    """A loader for which a recipe changes the time at which it reads its dataset."""
+    """A loader that reads its dataset at other times than without the recipe."""
 
     before: Reads
     now: Reads
@@ -86,7 +86,7 @@ def is_given_up(iterator: Any) -> bool:
 
 
 def patch(torch: Any) -> None:
-    """Compare datasets when loaders begin an epoch and when they return batches."""
+    """Check datasets for changes when loaders begin an epoch and when they return batches."""
     from torch.utils.data import dataloader
 
     _patch_epochs(dataloader.DataLoader)
@@ -132,7 +132,7 @@ def _patch_batches(iterator_class: Any) -> None:
 def _reads_as_before(loader: Any, one: _Followed) -> bool:
     """Return whether an epoch reads the dataset at the same times as without the recipe.
 
-    Loaders whose settings are undone during evaluation do so.
+    This is true for loaders whose settings are undone during evaluation.
     """
     return one.now != "ahead" and not one.lost and reads(loader.num_workers, loader.persistent_workers) == one.before
 
@@ -192,7 +192,7 @@ def _give_up(loader: Any, one: _Followed, names: list[str], when: str) -> None:
 
 
 def _without_workers(loader: Any) -> None:
-    """Load in the training process from now on, so that each change of the dataset is seen."""
+    """Make a loader load in the training process from now on, so that it sees each change of the dataset."""
     if getattr(loader, "_iterator", None) is not None:
         loader._iterator._shutdown_workers()
         loader._iterator = None

@@ -1,9 +1,9 @@
 """The state of a dataset, for detecting changes while copies of the dataset or its samples are in use.
 
 A worker process has a copy of the dataset, threads load samples before the program requests them, and a cache stores
-samples. None of them sees a later change: ``dataset.set_epoch(3)``, another image size, new weights of hard examples.
-The state is a checksum of each attribute of the dataset, of the datasets in it, and of the plain global variables that
-its ``__getitem__`` reads.
+samples. None of these copies and samples has a later change: ``dataset.set_epoch(3)``, another image size, new weights
+of hard examples. The state is a checksum of each attribute of the dataset, of the datasets in it, and of the plain
+global variables that its ``__getitem__`` reads.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _datasets_in(value: Any) -> list[Any]:
 
 
 def _is_own(value: Any) -> bool:
-    """Return whether an object is not an array or a plain collection."""
+    """Return whether an object is neither an array nor a plain collection."""
     return not _is_array(value) and not isinstance(value, Mapping | Set | list | tuple | deque)
 
 

@@ -15,7 +15,7 @@ _USUAL = {"bucket_cap_mb": (None, 25), "static_graph": (False,), "gradient_as_bu
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Apply the settings."""
+    """Apply the [ddp] settings of a recipe."""
     wanted = {key: settings[key] for key in _USUAL if key in settings}
     if wanted or _SEARCHES in settings:
         _patch_init(torch.nn.parallel.DistributedDataParallel, wanted, searches=settings.get(_SEARCHES, True))
@@ -26,7 +26,7 @@ def patch(torch: Any, settings: Mapping[str, Any]) -> None:
 
 
 def _search_no_more(arguments: dict[str, Any]) -> None:
-    """Remove the search for unused parameters from the arguments of one model."""
+    """Switch off the search for unused parameters in the DDP arguments of one model."""
     if not arguments.pop(_SEARCHES, False):
         confirmation.refused(f"ddp.{_SEARCHES}", "the program does not pass find_unused_parameters=True")
         return

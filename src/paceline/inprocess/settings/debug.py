@@ -15,7 +15,7 @@ _LEVEL = "TORCH_DISTRIBUTED_DEBUG"
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Apply the settings. All values are false: a recipe turns no debug setting on."""
+    """Apply the [debug] settings of a recipe, whose values are all false: a recipe turns no debug setting on."""
     if "anomaly_detection" in settings:
         _keep_off(torch, "set_anomaly_enabled", "debug.anomaly_detection", "anomaly detection stays off")
     if "deterministic_algorithms" in settings:
@@ -52,7 +52,7 @@ def _lower_distributed_debug(torch: Any) -> None:
 
 
 def _unset_launch_blocking(torch: Any) -> None:
-    """Remove the variable before CUDA starts and reads it."""
+    """Remove CUDA_LAUNCH_BLOCKING from the environment before CUDA starts and reads it."""
 
     def why_not(optimizer: Any, device: Any) -> str | None:
         return f"the program sets {_BLOCKING} itself" if _BLOCKING in os.environ else None

@@ -36,7 +36,7 @@ class LoaderMoves:
 
     @property
     def is_known(self) -> bool:
-        """Whether batches should be copied ahead."""
+        """Whether batches are to be copied ahead: the moves are known, and copying was not stopped."""
         return self._watched >= _WATCHED and bool(self.devices) and not self._is_over
 
     def learn(self, handed: Handed) -> None:
@@ -130,7 +130,7 @@ class Ahead:
 
 
 def patch(torch: Any) -> None:
-    """Make each loader copy the next batch to the device in advance: those tensors that the program moves itself."""
+    """Make each loader copy tensors of the next batch to the device in advance: those that the program moves."""
     if not has_gpu(torch):
         confirmation.refused(_KEY, "there is no CUDA device to copy batches to")
         return

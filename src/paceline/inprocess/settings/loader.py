@@ -84,7 +84,7 @@ def _workers(arguments: Mapping[str, Any]) -> int:
 
 
 def _key(wanted: Mapping[str, Any], threads: int) -> str:
-    """Return the setting that changes when a loader reads its dataset."""
+    """Return the key of the setting that alters the time at which a loader reads its dataset."""
     return "loader.threads" if threads else f"loader.{next(k for k in _WHEN if k in wanted or k == _WHEN[-1])}"
 
 

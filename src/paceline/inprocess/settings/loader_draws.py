@@ -46,7 +46,7 @@ def asked_at_first(dataset: Any, asked: bool) -> bool:
 
 
 def patch(torch: Any) -> None:
-    """Patch the start of each epoch."""
+    """Patch the start of each epoch, so that followed loaders draw as many random numbers as without the recipe."""
     from torch.utils.data import dataloader
 
     _patch_kept(torch, dataloader._MultiProcessingDataLoaderIter)

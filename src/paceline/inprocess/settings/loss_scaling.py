@@ -2,7 +2,8 @@
 
 fp16 has no numbers below 6e-8, where gradients often are. Each backward therefore starts from the loss times S, and
 after it all gradients of the optimizers' parameters are divided by S. Code that clips, logs or sums gradients sees them
-unscaled. Gradients of earlier micro-steps are multiplied by S before (S is a power of two, so no rounding occurs).
+unscaled. Before the backward, gradients of earlier micro-steps are multiplied by S (a power of two, so no rounding
+occurs).
 
 A step with a gradient that is not finite is skipped, and S is halved; after 2,000 good steps S is doubled. These are
 the rules of `torch.amp.GradScaler`.
@@ -26,10 +27,10 @@ _live: list[_Scaling] = []
 
 
 def patch(torch: Any) -> Callable[[Any], None]:
-    """Install the hooks for loss scaling, which do nothing yet.
+    """Install the hooks for loss scaling, which do nothing until the returned function is called.
 
     Returns:
-        A function that starts the scaling; it is called with a model that trains in fp16.
+        A function that starts the scaling. Its argument is a model that trains in fp16.
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
@@ -66,7 +67,7 @@ class _Scaling:
         self.skipped = 0
 
     def made(self, optimizer: Any) -> None:
-        """Register an optimizer."""
+        """Register an optimizer, whose gradients are unscaled after each backward."""
         self._optimizers.add(optimizer)
 
     def begin(self, module: Any) -> None:
@@ -82,7 +83,7 @@ class _Scaling:
         self._rescale(self._scale)
 
     def give_up(self, why: str) -> None:
-        """Stop scaling."""
+        """Stop scaling the loss, and record the reason."""
         if not self._over:
             confirmation.gave_up(_KEY, why)
         self._over = True
@@ -119,7 +120,7 @@ class _Scaling:
                 self._torch._foreach_mul_(gradients, factor)
 
     def before_step(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
-        """Check the gradients of a step; with a closure, after the closure has computed them."""
+        """Check the gradients before an optimizer step; if the step has a closure, after the closure computed them."""
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if closure is None:
             self._judge(optimizer)

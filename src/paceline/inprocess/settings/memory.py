@@ -12,7 +12,7 @@ from paceline.inprocess.settings import activation_checkpointing, micro_batches
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Apply the settings."""
+    """Apply the [memory] settings of a recipe."""
     if "checkpoint_every" in settings:
         activation_checkpointing.every(torch, settings["checkpoint_every"])
     if "activation_budget" in settings:

@@ -1,9 +1,9 @@
 """memory.micro_batches: run a batch through the model in parts, so that activations of only one part exist at a time.
 
-The program still sees one batch, one output, one loss and one update. Its loss is computed on the whole output, so it
-averages over the same samples or tokens. In backward each part is recomputed, and its gradients are added. This costs
-one more forward. Gradient accumulation in the program does not have this cost, but its loss must be weighted, which
-only the source code can do.
+The program still sees one batch, one output, one loss and one update. The program's loss is computed on the whole
+output, so it averages over the same samples or tokens. In backward each part is recomputed, and its gradients are
+added. This costs one more forward. Gradient accumulation in the program does not have this cost, but its loss must be
+weighted, which only the source code can do.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class _Chunked:
 
 
 def _like(value: Any, content: dict[Any, Any]) -> Any:
-    """Return a mapping of the same class: a dict, or a model output class."""
+    """Return `content` as a mapping of the class of `value`: a dict, or a model output class."""
     return content if type(value) is dict else type(value)(**content)
 
 

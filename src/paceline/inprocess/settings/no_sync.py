@@ -2,8 +2,8 @@
 
 The number of backwards per step is learned from the first steps. If a step comes earlier than expected (the last
 batches of an epoch), the gradients are exchanged before they are used, so ranks never step with their own gradients
-only. If it comes later, all further backwards exchange gradients. This is correct, because the mean of equal means is
-the same mean.
+only. If the step comes later than expected, all further backwards exchange gradients. This is correct, because the mean
+of equal means is the same mean.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MOST_LOOKS = 8  # steps, until two in a row have the same number of backwards
 
 
 def patch(torch: Any) -> None:
-    """Skip exchanges once the number of backwards per step is known."""
+    """Skip gradient exchanges once the number of backwards per step is known."""
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     micro_steps = _MicroSteps(torch)
@@ -36,7 +36,7 @@ def patch(torch: Any) -> None:
 
 
 class _MicroSteps:
-    """The backwards since the last step, of the one model that exchanges gradients."""
+    """The backwards since the last step of the only model that exchanges gradients."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch

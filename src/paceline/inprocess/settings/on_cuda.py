@@ -1,6 +1,6 @@
 """Report at the first optimizer step whether a setting for CUDA devices is in effect.
 
-Only then is it known on which device the program trains, and which settings it has changed itself.
+Only then is it known on which device the program trains, and which settings the program itself has changed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ def told_at_first_step(torch: Any, key: str, what: str, why_not: Callable[[Any, 
         torch: The module.
         key: The setting.
         what: A description of its effect.
-        why_not: Returns the reason why the setting is not in effect, or None, for the optimizer and its device.
+        why_not: Called with the optimizer and its device; returns why the setting is not in effect, or None if it is.
 
     Returns:
-        False if there is no CUDA device; this is reported immediately. The device is not initialised.
+        Whether there is a CUDA device. If not, the setting is reported as not applied. The call does not initialise a
+        device.
     """
     if not has_gpu(torch):
         confirmation.refused(key, "there is no CUDA device")

@@ -13,7 +13,7 @@ from paceline.inprocess.settings import confirmation, lr_factor, state_8bit
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Apply the settings to every torch optimizer that supports them."""
+    """Apply the [optimizer] settings of a recipe to every torch optimizer that supports them."""
     if "lr_factor" in settings:
         lr_factor.patch(torch, settings["lr_factor"])
     if settings.get("state_8bit"):
@@ -103,7 +103,7 @@ def _tensors(one: Any) -> list[Any]:
 
 
 def _sparse(torch: Any, tensors: list[Any]) -> str | None:
-    """Return why fused kernels refuse the gradients of a sparse embedding, or None without one."""
+    """Return why fused kernels refuse the gradients of a sparse embedding, or None if no tensor belongs to one."""
     trained = {id(one) for one in tensors}
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
     for module in gc.get_objects():  # isinstance could run code of the objects

@@ -1,7 +1,7 @@
 """loader.pin_memory: pin the batches of iterations that start after the program has initialised CUDA.
 
-Pinning uses CUDA, and a program that forks must do so before it uses CUDA. Therefore only the program itself
-initialises CUDA.
+Pinning uses CUDA, and a program must make its forks before it uses CUDA. Therefore this setting never initialises CUDA:
+only the program itself does.
 """
 
 from __future__ import annotations

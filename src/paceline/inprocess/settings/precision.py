@@ -14,7 +14,7 @@ _TF32_FROM = 8  # compute capability
 
 
 def patch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Apply the settings."""
+    """Apply the [precision] settings of a recipe."""
     if "tf32" in settings:
         _set_tf32(torch, settings["tf32"])
     name = settings.get("autocast")

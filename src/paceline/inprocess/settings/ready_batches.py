@@ -3,7 +3,7 @@
 Loaders with workers store ready batches in the result queue, in the queue of the pinning thread, and out of order in
 the task table; loaders with threads store them in futures. Requested batches that are not ready are the backlog. Steps
 that take ready batches while the backlog grows are faster than the loader. At the end of an epoch no further batches
-are requested, so the backlog does not grow. A block in which an epoch begins is not evaluated.
+are requested, so the backlog does not grow. A block of steps in which an epoch begins is not evaluated.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Queues:
 
 
 def used_up(before: Queues, after: Queues) -> int:
-    """Return the number of batches that a block took from the queues, minus those added; 0 if an epoch began."""
+    """Return the number of ready batches that a block of steps used up, negative if they grew; 0 if an epoch began."""
     if before.epochs != after.epochs:
         return 0
     taken, behind = before.ready - after.ready, after.backlog - before.backlog
@@ -48,7 +48,7 @@ def now() -> Queues | None:
 
 
 def patch() -> None:
-    """Register every iterator with workers when it begins an epoch."""
+    """Register every loader iterator that has workers when it begins an epoch."""
     from torch.utils.data import dataloader
 
     iterator = dataloader._MultiProcessingDataLoaderIter

@@ -1,8 +1,8 @@
 """Check that threads load the same samples as one thread: some samples are loaded again by one thread alone.
 
 Threads can move the position of a shared file, or overwrite a shared buffer. Some of the samples that the loader
-threads load are loaded again while no other thread loads, and compared. The first 4 batches have one such sample each;
-later batches as many as fit in 2% of the time. In the equivalence check of `tune`, all threads also load the same few
+threads load are loaded again while no other thread loads, and compared. In each of the first 4 batches, one sample is
+checked; later, as many as fit in 2% of the time. In the equivalence check of `tune`, all threads also load the same few
 samples repeatedly for two seconds before training begins.
 """
 
@@ -57,7 +57,7 @@ class Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the lock while no other thread holds it in either way."""
+        """Hold the lock exclusively: wait until no other thread holds it, and keep others out."""
         with self._changed:
             while self._alone:
                 self._changed.wait()
@@ -73,7 +73,7 @@ class Turns:
 
 
 class SampleCheck:
-    """Compares samples of one dataset."""
+    """Compares samples of one dataset that many threads load with the same samples loaded by one thread alone."""
 
     def __init__(self, torch: Any, dataset: Any, *, in_batches: bool) -> None:
         """Start the clock.
@@ -95,7 +95,7 @@ class SampleCheck:
         self._checked = 0
 
     def begin_epoch(self) -> None:
-        """Discard selected samples in batches of the last epoch that the program did not use."""
+        """Forget the checks that were planned for unused batches of the last epoch."""
         self._planned = self._checked
 
     def is_due(self) -> bool:
@@ -114,7 +114,7 @@ class SampleCheck:
         return index, sample, digest(sample)
 
     def agrees(self, index: Any, sample: Any, checksum: int) -> bool:
-        """Load a sample alone and compare it with the one that was loaded while other threads loaded."""
+        """Load a sample again, alone, and return whether it equals the one loaded while other threads were loading."""
         begun = time.monotonic()
         with self.turns.alone():
             alone = self._alone(index)

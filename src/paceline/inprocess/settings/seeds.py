@@ -1,7 +1,7 @@
 """Seed the random generators with the trial's seed, so that two runs of one program can be compared.
 
-Seeds that the program sets come later and replace this one. With a seed other than 0 they are shifted, for runs that
-differ only in the seed.
+A seed that the program sets later replaces the trial's seed. If the trial's seed is not 0, it is added to every seed
+given to `torch.manual_seed`, so that trials differ although the program sets a seed.
 """
 
 from __future__ import annotations

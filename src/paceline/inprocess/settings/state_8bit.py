@@ -1,7 +1,7 @@
 """optimizer.state_8bit: store Adam's two averages in 8 bits, with bitsandbytes or torchao.
 
-The program's call creates the library's optimizer instead of torch's, with the same arguments and a quarter of the
-state.
+The program's call creates the library's optimizer instead of torch's, with the same arguments. The optimizer state then
+takes a quarter of the memory.
 """
 
 from __future__ import annotations

@@ -28,12 +28,12 @@ _PLAIN = (str, bytes, int, float, complex, type(None))
 
 @dataclass(frozen=True)
 class Watched:
-    """A worker_init_fn: it calls the program's own and then checks the state of the stream."""
+    """A worker_init_fn that calls the program's worker_init_fn and then checks the state of the stream."""
 
     own: Callable[[int], Any] | None
 
     def __call__(self, worker: int) -> None:
-        """Initialise a worker; the state is compared after later fetches."""
+        """Initialise a worker, and prepare the comparison of the stream's state after later fetches."""
         from torch.utils.data import get_worker_info
         from torch.utils.data._utils.fetch import _IterableDatasetFetcher
 
@@ -45,7 +45,7 @@ class Watched:
 
 
 def _watch(fetcher: Any, dataset: Any) -> None:
-    """Compare the state after batches 1, 2, 4 and so on, and at the end."""
+    """Compare the stream's state with its initial state after batches 1, 2, 4 and so on, and at the end."""
     before, fetch = remembered(dataset), fetcher.fetch
     fetched = 0
 
@@ -79,7 +79,10 @@ class _Place:
 
 
 def remembered(dataset: Any) -> list[Any]:
-    """Return the state of a dataset as a list, without large parts. Lists of one process can be compared."""
+    """Return the state of a dataset as a list, which can be compared with later lists of the same process.
+
+    A large array is represented by its identity instead of its content.
+    """
     row: list[Any] = []
     _note(dataset, row, {})
     return row

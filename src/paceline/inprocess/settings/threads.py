@@ -1,9 +1,9 @@
 """loader.threads: load batches ahead in threads of the training process, in order.
 
-Threads suit samples that wait, or whose code releases the GIL (decoders, NumPy on large arrays): nothing is pickled or
+Threads suit datasets whose code waits or releases the GIL (decoders, NumPy on large arrays): nothing is pickled or
 copied between processes. The training thread draws from the sampler, so the order is unchanged. Some samples are loaded
-again by one thread alone (`sample_check`). If one differs, the training thread loads all further batches itself and
-discards those loaded ahead.
+again by one thread alone (`sample_check`). If a sample differs, the training thread loads all further batches itself
+and discards those loaded ahead.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _all_in(dataset: Any) -> Iterator[Any]:
 
 
 def _check_of(torch: Any, dataset: Any, *, in_batches: bool) -> SampleCheck:
-    """Return the check of a dataset, which is the same in all epochs."""
+    """Return the sample check of a dataset; all epochs use the same check."""
     if id(dataset) not in _checks:
         _checks[id(dataset)] = SampleCheck(torch, dataset, in_batches=in_batches)
     return _checks[id(dataset)]
@@ -133,7 +133,7 @@ class _Ahead:
             self._stress()
 
     def counts(self) -> tuple[int, int]:
-        """Return the numbers of ready and of requested batches that were not taken."""
+        """Return the number of ready batches and of requested batches, without batches already taken."""
         making = list(self._making)
         return sum(future is None or future.done() for _, future in making), len(making)
 
@@ -187,7 +187,7 @@ class _Ahead:
             return data, self._check.load(index) if is_checked else None
 
     def _still_one_reader(self) -> bool:
-        """Return False if loading the first samples opened a shared file."""
+        """Return False if loading the first samples opened a file that threads would share, else True."""
         return self._taken > 1 or one_reader(self._dataset) is None
 
     def _go_alone(self) -> None:

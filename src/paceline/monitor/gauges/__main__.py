@@ -4,8 +4,7 @@
 
 The sidecar ends only at SIGTERM or when the parent process ends, which it checks every half second. It ignores Ctrl-C
 and a lost terminal: those signals end the program, and then the sidecar. It has no output and keeps none of the
-program's pipes open. Several sidecars may run on a host: one samples, and the others wait to take over if it ends
-first.
+program's pipes open. Several sidecars can run on a host: one samples, and another takes over if the first one ends.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _LAST_SAMPLE_S = 1.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Sample until the parent process ends. Return the exit code."""
+    """Sample the host's gauges until the parent process ends, and return the exit code."""
     options = _parser().parse_args(arguments)
     run_dir = Path(options.run_dir).resolve()
     ended = threading.Event()

@@ -1,7 +1,7 @@
 """Open NVML with a time limit.
 
-Starting the driver takes seconds if no other program uses the GPUs, and a broken driver hangs forever. The time limit
-keeps host readings going in both cases, and a program that ends early need not wait.
+Starting the driver takes seconds if no other program uses the GPUs, and a broken driver hangs forever. With the time
+limit, the host is sampled in both cases, and a program that ends early need not wait.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class HostReader:
 
         Args:
             time_ns: The time of CLOCK_MONOTONIC.
-            tree: The reading of the run's processes.
+            tree: CPU time and memory of the run's processes.
         """
         read = self._files.read
         stat, paging = read("/proc/stat") or "", counters.keyed(read("/proc/vmstat"))

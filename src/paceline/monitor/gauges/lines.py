@@ -1,7 +1,7 @@
 """A file of JSON lines. Each line is one write to a file opened for appending, under a lock.
 
-The lock (flock) ensures that a file has one writer: of several sidecars on a host one writes, and the others wait. On a
-filesystem without locks, the file is written without one. If an earlier writer left an incomplete line, a newline is
+The lock (flock) ensures that a file has one writer: of several sidecars on a host, one writes and the others wait. On a
+filesystem without locks, the file is written without a lock. If an earlier writer left an incomplete line, a newline is
 written first, so that only this line is lost.
 """
 

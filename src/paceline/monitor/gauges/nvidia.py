@@ -56,7 +56,7 @@ def _text(value: Any) -> str:
 
 
 def throttle_names(bits: int) -> list[str]:
-    """Return the names of the reasons that are set in a bit mask; an unknown bit appears as a hexadecimal number."""
+    """Return the throttle reasons that are set in a bit mask; an unknown bit appears as a hexadecimal number."""
     names = [name for bit, name in THROTTLE_REASONS.items() if bits & bit]
     unknown = bits & ~sum(THROTTLE_REASONS)
     return [*names, hex(unknown)] if unknown else names
@@ -193,7 +193,7 @@ class GpuReader:
         return line
 
     def _due(self, gpu: _Gpu, every: int) -> bool:
-        """Return whether to make a call now: slow calls are spread over samples and GPUs, after two full samples."""
+        """Return whether to make a call in this sample: in the first two samples, then in every ``every``-th sample."""
         return self._samples < 2 or (self._samples + gpu.index) % every == 0
 
     def _put(self, gpu: _Gpu, question: Question) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class GpuReader:
         return question.answer(self._first(question.functions, gpu.handle, *question.arguments))
 
     def _first(self, functions: Sequence[str], *arguments: Any) -> Any:
-        """Call the first function that this driver has."""
+        """Call the first of these NVML functions that the driver supports, and return its result."""
         for function in functions[:-1]:
             try:
                 return self._nvml.call(function, *arguments)
@@ -273,7 +273,7 @@ class GpuReader:
         return sum(1 for state in states if state)
 
     def _link_errors(self, gpu: _Gpu) -> dict[str, int]:
-        """Return the number of errors since the driver was loaded, by kind, over all links."""
+        """Return the number of errors since the driver was loaded, by kind, over all NVLinks of a GPU."""
         ask = self._nvml.call
         return {
             kind: sum(int(ask("nvmlDeviceGetNvLinkErrorCounter", gpu.handle, each, code)) for each in _links(gpu))
@@ -281,7 +281,7 @@ class GpuReader:
         }
 
     def _link_rate(self, gpu: _Gpu, key: str, number: int, time_ns: int) -> float | None:
-        """Return the payload over all NVLinks since the last reading, in bytes/s; None at the first reading."""
+        """Return the payload rate over all NVLinks since the last reading, in bytes/s; None at the first reading."""
         _links(gpu)
         value = self._nvml.call("nvmlDeviceGetFieldValues", gpu.handle, [(number, _ALL_LINKS)])[0]
         if value.nvmlReturn != 0:

@@ -1,8 +1,8 @@
 """Find the processes of this host that are ranks of the run, by their folders ``ranks/<host>-<pid>``.
 
 Not every rank is a descendant of the `paceline run` command: with srun, mpirun and ssh, daemons start the ranks. A
-folder that is older than a minute when sampling starts belongs to an earlier attempt; another process may now have its
-number.
+folder that is older than a minute when sampling starts belongs to an earlier attempt, and its process number may now
+belong to another process.
 """
 
 from __future__ import annotations

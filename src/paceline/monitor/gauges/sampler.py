@@ -27,7 +27,7 @@ _INTERVALS_S = ((600.0, 1.0), (float("inf"), 5.0))  # (seconds since the start, 
 
 
 def interval_s(elapsed_s: float) -> float:
-    """Return the interval between samples at a time since the start. Later samples are rarer to limit the file size."""
+    """Return the interval between samples, given the time since the start. It grows to limit the file size."""
     return next(interval for until, interval in _INTERVALS_S if elapsed_s < until)
 
 
@@ -64,7 +64,7 @@ class Sampler:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start to sample in a thread."""
+        """Start a thread that samples."""
         self._thread = threading.Thread(target=self._sample_on, name="paceline-gauges", daemon=True)
         self._thread.start()
 

@@ -1,6 +1,6 @@
 """The sampling session: it writes the header and the lines of a gauge file.
 
-While a session exists, the file is open, the readers are set up for this host, and the last counters are kept.
+A session holds the open file, the readers for this host, and the last counters.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ class Process:
 
 @dataclass(frozen=True, kw_only=True)
 class TreeReading:
-    """The state of the tree at one time."""
+    """The CPU time, memory, processes and threads of a process tree at one time."""
 
     cpu_s: float  # since an arbitrary time: only differences have a meaning
     rss_bytes: int  # sum over processes; a page shared by several processes counts in each
@@ -59,7 +59,7 @@ class TreeReading:
 
 
 def parse_stat(pid: int, text: str | None) -> Process | None:
-    """Parse the text of /proc/PID/stat; None if it is incomplete. The name may contain spaces and brackets."""
+    """Parse the text of /proc/PID/stat; None if it is incomplete. Process names can contain spaces and brackets."""
     fields = (text or "").rpartition(")")[2].split()
     if len(fields) < 22:
         return None
@@ -97,14 +97,14 @@ class ProcessTree:
         self._walks = 0
 
     def add_roots(self, pids: Iterable[int]) -> None:
-        """Add roots. The CPU time that they have used so far does not count."""
+        """Add root processes. The CPU time that these processes have used so far does not count."""
         new = set(pids) - self._roots
         if new:
             self._roots |= new
             self._walks = 0  # read all processes again: a non-member may be a descendant of a new root
 
     def walk(self) -> TreeReading:
-        """Read the current processes and return the state of the tree."""
+        """Read the current processes and return the CPU time and memory of the tree."""
         numbers = {int(name) for name in self._files.names("/proc") if name.isdigit()}
         relearn = self._walks % _RELEARN_EVERY == 0
         self._walks += 1
@@ -142,7 +142,7 @@ class ProcessTree:
         )
 
     def _retire(self, before: dict[int, Process], after: dict[int, Process]) -> None:
-        """Keep the CPU time of members that ended, unless a living member that waited for them contains it."""
+        """Retain the CPU time of ended members, unless a living member's waited-for time includes it."""
         owed: defaultdict[int, int] = defaultdict(int)
         for pid in before.keys() - after.keys():
             owed[_heir(before[pid], before, after)] += before[pid].total_ticks
@@ -169,7 +169,7 @@ class ProcessTree:
 
 
 def _heir(dead: Process, before: dict[int, Process], after: dict[int, Process]) -> int:
-    """Return the pid of the closest living ancestor; it is outside the tree if no member lives."""
+    """Return the pid of the closest living ancestor; this is a process outside the tree if no ancestor in it lives."""
     parent = dead.parent
     while parent in before and parent not in after:
         parent = before[parent].parent

@@ -1,8 +1,8 @@
 """The models that calibration runs: small transformers and residual networks over a grid of sizes.
 
-Each model runs once under `Tally`, which records its operators. `measure` then times these operators one by
-one. The operators therefore have the sizes and memory layouts of real training, and no list of operators has to
-be maintained.
+Each model runs one step under the operator counter `Tally`, which records the operators of the model. `measure` then
+times these operators one by one. The operators therefore have the sizes and memory layouts of real training, and no
+list of operators has to be maintained.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ SMALL_BLOCKS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Trainee:
-    """A model ready to train: a function that takes one step, and the bytes of its weights."""
+    """A model that is ready to train: a function that makes one step, and the bytes of the model's weights."""
 
     step: Callable[[], None]
     weight_bytes: int
@@ -171,7 +171,7 @@ def _transformer(torch: Any, animal: BenchmarkModel, device: Any) -> tuple[Any, 
     nn: Any = torch.nn
 
     class Block(nn.Module):
-        """Attention and a feed-forward, each with a residual connection."""
+        """An attention layer and a feed-forward layer, each with a residual connection."""
 
         def __init__(self, width: int) -> None:
             super().__init__()
@@ -197,7 +197,10 @@ def _transformer(torch: Any, animal: BenchmarkModel, device: Any) -> tuple[Any, 
 
 
 def _residual(torch: Any, animal: BenchmarkModel, device: Any) -> tuple[Any, Any, Any]:
-    """Create a residual network: a stem and stages, each twice as wide as the previous; one stage if `depth` is 1."""
+    """Create a residual network: a first convolution, then stages, each twice as wide as the previous one.
+
+    There is only one stage if `depth` is 1.
+    """
     nn: Any = torch.nn
 
     def normed(inputs: int, outputs: int, stride: int) -> Any:

@@ -22,7 +22,10 @@ _DRAWN = 0.15  # how strongly slopes are shrunk towards 0, as a share of the tot
 
 @dataclass(frozen=True)
 class CostInterpolation:
-    """Measured points of an operator family: log2 of sizes, (points, sizes), and log2 of seconds / work, (points,)."""
+    """The measured points of one operator family, between which times are interpolated.
+
+    `sizes` has log2 of the sizes, of shape (points, sizes); `rates` has log2 of seconds / work, of shape (points,).
+    """
 
     sizes: Floats
     rates: Floats
@@ -32,7 +35,7 @@ class CostInterpolation:
 
         Args:
             sizes: The sizes of the operator, in the order of the measured sizes.
-            work: Its FLOPs or bytes, as in `operators.OperatorKind`.
+            work: The FLOPs or bytes of the operator, as in `operators.OperatorKind`.
         """
         away = self.sizes - np.log2(np.asarray(sizes, dtype=np.float64))
         squared = (away**2).sum(axis=1)
@@ -43,7 +46,10 @@ class CostInterpolation:
 
 
 def _plane_at_0(away: Floats, rates: Floats, weights: Floats) -> float:
-    """Return the value of a weighted plane at `away` = 0, limited to half the points' range beyond the points."""
+    """Return the value at `away` = 0 of a weighted plane that is fitted to the points.
+
+    The value is at most half of the range of `rates` outside this range.
+    """
     design = np.column_stack([np.ones(len(rates)), away])
     drawn = np.diag([0.0, *([_DRAWN * float(weights.sum())] * away.shape[1])])
     left = design.T @ (weights[:, None] * design) + drawn + 1e-12 * np.eye(design.shape[1])
@@ -57,7 +63,7 @@ def interpolation_of(points: Sequence[tuple[Sequence[float], float, float]]) -> 
     """Create the interpolation of measured points.
 
     Args:
-        points: Sizes, seconds and work of each point.
+        points: The sizes, the seconds and the work of each measured operator.
     """
     sizes = np.log2(np.array([point[0] for point in points], dtype=np.float64))
     rates = np.log2(np.array([seconds / work for _, seconds, work in points], dtype=np.float64))
@@ -66,7 +72,7 @@ def interpolation_of(points: Sequence[tuple[Sequence[float], float, float]]) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class MessageTime:
-    """Latency in seconds and bandwidth in bytes/s of messages."""
+    """The latency in seconds and the bandwidth in bytes/s of messages."""
 
     latency_s: float
     bytes_per_s: float
@@ -77,7 +83,7 @@ class MessageTime:
 
 
 def fit_message_time(points: Sequence[tuple[float, float]]) -> MessageTime:
-    """Fit latency and bandwidth to messages (bytes, seconds), with equal weight for relative errors.
+    """Fit latency and bandwidth to measured messages (bytes, seconds) by least squares of relative errors.
 
     Raises:
         ValueError: There are fewer than two message sizes.
@@ -93,14 +99,14 @@ def fit_message_time(points: Sequence[tuple[float, float]]) -> MessageTime:
 
 
 def fit_part_rates(parts: Sequence[Sequence[float]], rests: Sequence[float], wholes: Sequence[float]) -> list[float]:
-    """Return the fitted seconds per unit of each part, at least 0.
+    """Return the fitted seconds per unit of each part of a step, at least 0.
 
-    The parts together explain the remaining time of each total.
+    For each whole model, the units of its parts times these rates should add up to its remaining time.
 
     Args:
-        parts: Amount of each part in each total, (totals, parts).
-        rests: Seconds of each total that the parts must explain.
-        wholes: Seconds of each total; errors count relative to it.
+        parts: Units of each part in each model, of shape (models, parts).
+        rests: Remaining seconds of each model, which the parts must explain.
+        wholes: Seconds of each model, to which errors are relative.
     """
     scale = np.array(wholes, dtype=np.float64)
     table, target = np.array(parts, dtype=np.float64) / scale[:, None], np.array(rests, dtype=np.float64) / scale

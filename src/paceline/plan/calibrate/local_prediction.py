@@ -1,4 +1,4 @@
-"""Predicts step time and memory of a program on this machine, from its operators and the machine's profile.
+"""Predicts step time and memory of a program on this machine, from the program's operators and the machine's profile.
 
     step   = sum of operators, interpolated between measured sizes                  (interpolation.py)
            + calls x seconds per call + bytes read from memory x seconds per byte   (rates fitted to whole models)
@@ -42,14 +42,14 @@ _ANOTHER = 1.25  # factor of change in speed since the profile above which it is
 
 @dataclass(frozen=True, kw_only=True)
 class StepCounts:
-    """The counted operators of a step.
+    """The operators of a step, counted and with interpolated times.
 
     Attributes:
-        seconds: Interpolated seconds of the operators, by part of the step.
-        fresh_bytes: Bytes of convolution tensors as large as the largest tensor. Their internal buffers, equally
-            large, are at the top of the heap, which glibc returns to the kernel once twice its largest piece is
-            free.
-        unknown: Seconds of operators that were not measured, estimated as copies.
+        seconds: Interpolated seconds of the operators, by part of the step (such as matrix products).
+        fresh_bytes: Bytes of convolution tensors as large as the largest tensor. Their internal buffers, equally large,
+            are at the top of the heap, which glibc returns to the kernel once the free memory there is twice as large
+            as the largest buffer.
+        unknown: Seconds of each operator that was not measured, estimated from the bytes that it moves.
     """
 
     seconds: Mapping[str, float]
@@ -67,7 +67,7 @@ class StepCounts:
 
 @dataclass(frozen=True, kw_only=True)
 class Rates:
-    """Costs of a step besides its operators, fitted to whole models.
+    """Costs of a step in addition to its operators, fitted to the steps of whole models.
 
     Attributes:
         beside: Seconds added to a step for each second of CPU time of concurrent threads.
@@ -91,7 +91,7 @@ class LocalPrediction:
         step_s: Predicted seconds of a step. Four of five measured medians are between `step_low_s` and
             `step_high_s`.
         reference: Seconds of the reference matrix product when the profile was made.
-        now: Its seconds now, which scale the prediction; None to predict at the speed of the profile.
+        now: Seconds of this product now, which scale the prediction; None to predict at the speed of the profile.
     """
 
     step_s: float
@@ -106,12 +106,12 @@ class LocalPrediction:
 
     @property
     def pace(self) -> float:
-        """Return the factor on the times of the profile; above 1 if the machine is slower now than in the profile."""
+        """Return the factor by which the machine is slower now than in the profile; below 1 if it is faster."""
         return self.now.seconds / self.reference.seconds if self.now else 1.0
 
 
 class Interpolations:
-    """Interpolated times of one profile, by operator family."""
+    """Interpolates the time of operators between the measurements of one profile."""
 
     def __init__(self, points: Sequence[Point]) -> None:
         families: dict[str, list[tuple[Sequence[float], float, float]]] = {}
@@ -127,14 +127,14 @@ class Interpolations:
         return None if found is None else found.seconds(kind.sizes, kind.work)
 
     def copied(self, kind: OperatorKind) -> float:
-        """Return the seconds of an element-wise sum of as many bytes; 0 if that was not measured."""
+        """Return the seconds of an element-wise sum of as many bytes as the operator has; 0 if no sum was measured."""
         found = self._families.get(_COPIED)
         size = max(kind.operand_bytes, 4.0)
         return 0.0 if found is None else found.seconds((size,), size)
 
 
 def count_step(step: Mapping[str, Any], times: Interpolations) -> StepCounts:
-    """Return the counts of a step that `inprocess.first_step.operator_counter` recorded."""
+    """Return operator counts, times and bytes of a step that `inprocess.first_step.operator_counter` recorded."""
     took_s: dict[str, float] = {}
     unknown: dict[str, float] = {}
     calls, far, fresh, largest = 0, 0.0, 0.0, max(step["sizes"], default=0)
@@ -174,7 +174,7 @@ def live_bytes(step: Mapping[str, Any]) -> int:
 
 
 def fit_rates(place: RankProfile, profile: Profile) -> Rates:
-    """Return the costs of a step besides its operators, fitted to the whole models of a profile.
+    """Return the costs of a step in addition to its operators, fitted to the whole models of a profile.
 
     Raises:
         UsageError: The profile has no whole models for this number of ranks.
@@ -212,13 +212,16 @@ def _scatter(block: BlockProfile) -> float:
 
 
 def _beside(place: RankProfile) -> float:
-    """Return the seconds that one second of concurrent CPU time adds to a step: at most one per waiting thread."""
+    """Return the seconds that one second of concurrent CPU time adds to a step.
+
+    The limit is one second for each thread, because all threads can wait for the one that is delayed.
+    """
     longer = [(each.beside.seconds - each.step.seconds) / each.beside_cpu_s for each in place.blocks]
     return min(float(place.ranks * place.threads), max(0.0, median(longer)))
 
 
 def _memory(place: RankProfile, kind: str) -> tuple[float, float]:
-    """Return how a process grows after its start: bytes of first use, and process bytes per live byte."""
+    """Return how much a process grows after its start: a constant number of bytes, and a factor on tensor bytes."""
     own = [each for each in place.blocks if each.kind == kind] or list(place.blocks)
     grown = [float(each.peak_bytes - each.held_bytes) for each in own]
     if len(own) == 1:
@@ -236,7 +239,7 @@ def messages_of(profile: Profile, name: str, ranks: int) -> MessageTime | None:
 
 
 def exchange_s(profile: Profile, ranks: int, gradient_bytes: float) -> float:
-    """Return the seconds in which replicas average gradients, bucket by bucket.
+    """Return the seconds that replicas need to average their gradients, bucket by bucket.
 
     Raises:
         UsageError: Messages between this number of ranks were not measured.
@@ -263,7 +266,7 @@ def predict_program(
         note: The record of the program's first step by `inprocess.first_step.capture`, with a counted step.
         profile: The profile of the machine.
         ranks: Number of replicas, each with the captured batch.
-        now: Current time of the reference product; None: predict at the speed of the profile.
+        now: Current time of the reference product; None to predict at the speed of the profile.
 
     Raises:
         UsageError: The step was not counted, or the profile has no measurement for this number of ranks.
@@ -317,9 +320,9 @@ def _another_speed(pace: float) -> Iterator[str]:
 def _data_s(batches: Mapping[str, Any] | None, share: float, compute_s: float) -> float:
     """Return the seconds that data loading adds to a step.
 
-    If the loader kept up while other work ran, this is the measured addition. Otherwise, a loader in the
-    training thread adds all of its time. Worker threads or processes take CPU time from the training, and add
-    more only if they cannot keep up.
+    If the loader kept up with the other work of the recorded step, this is the measured addition. Otherwise, a loader
+    in the training thread adds all of its time. Worker threads or processes take CPU time from training, and add more
+    only if they cannot keep up.
     """
     if not batches or not batches["wall_s"]:
         return 0.0
@@ -333,7 +336,7 @@ def _data_s(batches: Mapping[str, Any] | None, share: float, compute_s: float) -
 
 
 def _memory_parts(counts: StepCounts, rate: Rates, before: float, gradient_bytes: float) -> dict[str, float]:
-    """Return the memory of the process by part, in bytes; replicas also keep their gradients."""
+    """Return the memory of the process by part, in bytes. Gradients that replicas keep are `gradient_bytes`."""
     convolves = counts.seconds.get("convolution", 0.0) > counts.seconds.get("matrix", 0.0)
     first, share = rate.memory["convolution" if convolves else "transformer"]
     live = counts.live_bytes + gradient_bytes
@@ -341,7 +344,10 @@ def _memory_parts(counts: StepCounts, rate: Rates, before: float, gradient_bytes
 
 
 def _before(note: Mapping[str, Any], place: RankProfile, profile: Profile) -> float:
-    """Return the bytes before the first step: the GPU context, or the process with its communication threads."""
+    """Return the memory before the first step in bytes.
+
+    On a GPU, this is the CUDA context; otherwise it is the process with its threads for communication.
+    """
     if profile.made.device != "cpu":
         return float(profile.made.context_bytes or 0)
     own, alone = (median(each.held_bytes for each in one.blocks) for one in (place, profile.places[0]))

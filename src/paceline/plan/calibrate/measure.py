@@ -30,7 +30,10 @@ _IDLE = 1.5  # seconds of sleep for each second of work: in most runs loaders ar
 
 
 class BackgroundLoad:
-    """A thread that compresses data without holding Python's lock, for two fifths of the time if undisturbed."""
+    """A thread that compresses data without holding Python's lock (the GIL).
+
+    It is busy for two fifths of the time if nothing else needs the core.
+    """
 
     def __init__(self) -> None:
         self.cpu_s = 0.0
@@ -47,7 +50,7 @@ class BackgroundLoad:
 
     @contextmanager
     def burning(self) -> Iterator[None]:
-        """Run the thread inside a ``with`` block."""
+        """Return a context manager during which the thread runs."""
         self._thread.start()
         try:
             yield
@@ -57,7 +60,7 @@ class BackgroundLoad:
 
 
 def operators_of(step: Any) -> dict[str, Any]:
-    """Return the operators of one step, in the form of `Tally.described`."""
+    """Run one step and return its operators, in the form of `Tally.described`."""
     tally = Tally()
     tally.enter()
     try:
@@ -68,7 +71,7 @@ def operators_of(step: Any) -> dict[str, Any]:
 
 
 def unknown_operators(operators: list[Mapping[str, Any]], known: set[Any]) -> list[Mapping[str, Any]]:
-    """Return the operators whose family and sizes are not in `known`, and add them to `known`."""
+    """Return the operators whose family and sizes are not in `known`, and add these to `known`."""
     found = []
     for operator in operators:
         kind = kind_of(operator)
@@ -80,7 +83,7 @@ def unknown_operators(operators: list[Mapping[str, Any]], known: set[Any]) -> li
 
 
 def replay_of(operator: Mapping[str, Any], device: Any) -> Any:
-    """Return a function that runs a recorded operator on new tensors; None if its arguments cannot be rebuilt."""
+    """Return a function that runs a recorded operator on new tensors; None if this is not possible."""
     import torch
 
     try:
@@ -113,7 +116,7 @@ def _tensor(torch: Any, told: list[Any], device: Any) -> Any:
 
 
 def _named(torch: Any, name: str, device: Any) -> Any:
-    """Return the dtype, layout or memory format of a name; for other names, the device to measure."""
+    """Return the dtype, layout or memory format with this name; for any other name, return `device`."""
     plain = name.removeprefix("torch.")
     found = getattr(torch, plain, None)
     return found if isinstance(found, torch.dtype | torch.layout | torch.memory_format) else device
@@ -147,7 +150,7 @@ def _reference_speed(torch: Any, device: Any) -> ReferenceSpeed:
 
 
 def _speed(task: dict[str, Any]) -> dict[str, Any]:
-    """Return several timings of the reference product."""
+    """Time the reference matrix product several times, and return the times."""
     import torch
 
     pace = _reference_speed(torch, _device(torch))
@@ -155,7 +158,7 @@ def _speed(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _operators(task: dict[str, Any]) -> dict[str, Any]:
-    """Return the times of the operators of some models, each distinct operator once."""
+    """Measure each distinct operator of some models once, and return the times."""
     import torch
 
     device, known, points = _device(torch), set[Any](), []
@@ -175,9 +178,9 @@ def _operators(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _block(task: dict[str, Any]) -> dict[str, Any]:
-    """Train a model for some steps and count the operators of one step; return its times, counts and memory.
+    """Train a model for some steps and count the operators of one step. Return its times, counts and memory.
 
-    The reference product is timed after the peak memory is read, because it needs memory too.
+    The reference product is timed after the peak memory is read, because the product needs memory too.
     """
     import torch
 
@@ -213,7 +216,7 @@ def _block(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _steps(step: Callable[[], None], wait: Callable[[], None], task: dict[str, Any]) -> list[float]:
-    """Return the seconds of each step, without disturbed steps if enough others remain; long steps run fewer times."""
+    """Return the seconds of each step, fewer for long steps. Disturbed steps are left out if enough others remain."""
     taken: list[float] = []
     clean: list[float] = []
     begun = time.monotonic()
@@ -238,7 +241,7 @@ def _meet(torch: Any, task: dict[str, Any], device: Any) -> None:
 
 
 def _exchange(task: dict[str, Any]) -> dict[str, Any]:
-    """Return the times of collectives among the ranks that were started together."""
+    """Time collectives among the ranks that were started together, and return the times."""
     import torch
     import torch.distributed as dist
 
@@ -257,7 +260,7 @@ _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter")
 
 
 def _sent(torch: Any, dist: Any, name: str, size: int, task: dict[str, Any], device: Any) -> list[Any]:
-    """Return the bytes of the whole tensor and the seconds; None for seconds if the backend lacks the collective."""
+    """Time a collective; return the bytes of the whole tensor, and the seconds (None if the backend lacks it)."""
     ranks = task["ranks"]
     whole = torch.zeros(max(ranks, size // 4 // ranks * ranks), device=device)
     part = whole[: len(whole) // ranks].clone()
@@ -281,7 +284,7 @@ def _sent(torch: Any, dist: Any, name: str, size: int, task: dict[str, Any], dev
 
 
 def _machine(task: dict[str, Any]) -> dict[str, Any]:
-    """Return the times of copies of growing size, of the smallest operator, and of reading a file."""
+    """Measure copies of growing size, the smallest operator, and reading a file; return the times."""
     import torch
 
     device = _device(torch)
@@ -307,7 +310,7 @@ def _machine(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _storage(task: dict[str, Any]) -> list[Any] | None:
-    """Write a file and return the time to read it without the page cache; None if the cache cannot be dropped."""
+    """Write a file and time reading it without the page cache; return None if this fails."""
     path, size = task["file"], task["file_bytes"]
     block, seconds = os.urandom(1 << 20), []
     try:
@@ -349,7 +352,7 @@ def _described(torch: Any, device: Any) -> dict[str, Any]:
 
 
 def _context_bytes(torch: Any) -> int:
-    """Return the bytes of device memory in use beyond what torch has reserved."""
+    """Return the bytes of device memory that are in use, except what torch has reserved."""
     free, total = torch.cuda.mem_get_info()
     return int(total - free - torch.cuda.memory_reserved())
 

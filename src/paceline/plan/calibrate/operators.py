@@ -1,8 +1,9 @@
 """The family and the sizes of an operator, which determine its time.
 
 Operators are recorded by `inprocess.first_step.operator_counter`. Operators of one family differ only in their sizes,
-so that measured ones predict others: matrix products by m, n, k and memory layout; convolutions by channels, pixels
-and kernel; attention by heads, length and width; all others by the bytes of their operands.
+so that measured operators predict others. The sizes of matrix products are m, n and k, with their memory layout; those
+of convolutions are channels, pixels and kernel; those of attention are heads, length and width; the size of all other
+operators is the number of bytes of their operands.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class _Tensor:
 
     @property
     def lies(self) -> str:
-        """Return the memory layout: contiguous rows (n) or columns (t)."""
+        """Return whether rows or columns are contiguous in memory: ``n`` for rows, ``t`` for columns."""
         return "n" if self.strides[-1] == 1 or self.shape[-1] == 1 else "t"
 
 
@@ -135,7 +136,7 @@ def _moving(operator: Mapping[str, Any], tensors: Sequence[_Tensor], moved: floa
 
 
 def _numbers(args: Sequence[Any]) -> int:
-    """Return the number of elements of a tensor that an operator creates from a shape."""
+    """Return the number of elements of the tensor that an operator such as `torch.empty` creates from a shape."""
     shape = next((each for each in args if isinstance(each, list)), [])
     return math.prod(each for each in shape if isinstance(each, int))
 

@@ -1,7 +1,7 @@
 """The profile of a machine, as `paceline plan --calibrate` writes it: measured times in a JSON file.
 
-Each figure is in seconds with its quartiles and its count. Nothing in the file is fitted: derived figures are computed
-on use (`local_prediction.rates_of`), so that a later version of Paceline can improve them.
+Each time is in seconds, with its quartiles and its count. The file contains measurements only. Rates are fitted when a
+prediction is made (`local_prediction.fit_rates`), so that a later version of Paceline can improve them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AGAIN = "make a profile on that machine: paceline plan --calibrate --out FILE"
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
-    """A measured time: median and quartiles in seconds, and the number of repetitions."""
+    """A measured time: the median and the quartiles in seconds, and the number of repetitions."""
 
     seconds: float
     low: float
@@ -36,7 +36,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """The measured time of an operator at some sizes; fields as in `operators.OperatorKind`."""
+    """The measured time of an operator with some sizes; the fields are those of `operators.OperatorKind`."""
 
     family: str
     sizes: tuple[float, ...]
@@ -50,8 +50,8 @@ class BlockProfile(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         beside: Step time while a thread of the same process was busy.
         beside_cpu_s: CPU time of this thread per step.
-        operators: Seconds of its operators, measured one by one.
-        calls: Operators of a step, including views.
+        operators: Seconds of the model's operators, measured one by one.
+        calls: Number of operators in a step, including views.
         far_bytes: Bytes that operators read and that were no longer in a cache.
         fresh_bytes: As in `local_prediction.StepCounts`.
         exchanged_bytes: Bytes of gradients that replicas exchange.
@@ -76,7 +76,7 @@ class BlockProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements of one rank while all ranks of a given number are busy."""
+    """Measurements of one rank while as many ranks as `ranks` are busy."""
 
     ranks: int
     threads: int
@@ -86,7 +86,7 @@ class RankProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """The measured time of a collective on a tensor with `sent_bytes` in all."""
+    """The measured time of a collective on a tensor with `sent_bytes` over all ranks."""
 
     name: str
     ranks: int
@@ -156,7 +156,7 @@ def describe_machine(described: Mapping[str, object], day: date) -> MachineDescr
     """Return a description of this machine.
 
     Args:
-        described: Versions and devices as torch reports them.
+        described: Versions and devices that torch reports.
         day: The date of the calibration.
     """
     host = this_host()
@@ -224,7 +224,7 @@ def is_of_this_machine(made: MachineDescription) -> bool:
 
 
 def profile_doubts(profile: Profile, today: date, *, here: bool) -> list[str]:
-    """Return reasons why predictions may be off, one per line.
+    """Return the reasons why predictions from a profile could be wrong, one text for each.
 
     Args:
         profile: The profile in use.

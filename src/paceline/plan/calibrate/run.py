@@ -1,8 +1,8 @@
 """Runs the calibration of a machine: each measurement is a task in its own processes, in a temporary folder.
 
-A single rank is measured with all cores, as one run has them. Then two ranks that share the cores (or have one
-GPU each) are measured at once, as replicas run. The profile is written only after all measurements, so an
-interruption leaves no files behind.
+First, a single rank is measured with all cores. Then two ranks that share the cores, or one rank for each GPU, are
+measured at the same time, which is how replicas run. The profile is written only after all measurements, so an
+interruption leaves no files.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ _FAR = 0.08
 
 @dataclass(frozen=True, kw_only=True)
 class Effort:
-    """The extent of a calibration.
+    """How much a calibration measures, and its time limits.
 
     Attributes:
         spend_s: Seconds per operator.
-        grid_limit_s: Time limit for all operators at one number of ranks; operators beyond it are not measured.
+        grid_limit_s: Time limit for all operators at one number of ranks; operators after this time are not measured.
         block_limit_s: Time limit for the steps of a model, once there are enough steps.
         pair: Whether two ranks are also measured together.
     """
@@ -154,7 +154,7 @@ class _Stages:
         self._done_s, self._next_s, self._tell = 0.0, _START_S, tell
 
     def begin(self, allowed_s: float, text: str) -> None:
-        """Report that a stage with this time limit begins, and that the previous one has ended."""
+        """Report that a stage with this time limit begins, so that the previous stage counts as finished."""
         self._done_s, self._next_s = self._done_s + self._next_s, allowed_s
         self._tell(min(1.0, self._done_s / self._total_s), f"measuring {text}")
 
@@ -162,8 +162,8 @@ class _Stages:
 def speed_now(place: RankProfile) -> Figure:
     """Return the current time of the reference product, with as many busy ranks as in the profile.
 
-    The product is timed several times. The first time close to the profile's is returned, otherwise the
-    fastest, because a momentary slowdown does not last for a whole run.
+    The product is timed several times, because a momentary slowdown does not last for a whole run. The first time that
+    is close to that of the profile is returned, or else the shortest time.
 
     Raises:
         EnvironmentFault: torch is not installed, or the task failed.
@@ -175,13 +175,13 @@ def speed_now(place: RankProfile) -> Figure:
 
 
 def _threads(environment: Mapping[str, str]) -> int:
-    """Return the number of threads of a single run: OMP_NUM_THREADS, or all cores."""
+    """Return the number of threads of a single rank: OMP_NUM_THREADS, or all cores."""
     given = environment.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdigit() and int(given) else max(1, int(this_host().allowed_cores))
 
 
 def _ranks(effort: Effort, devices: int) -> int:
-    """Return the number of ranks to measure together: all GPUs, or two halves of the cores."""
+    """Return the number of ranks to measure together: one for each GPU, or two that share the cores."""
     if not effort.pair:
         return 1
     return devices if devices else min(2, int(this_host().allowed_cores))
@@ -235,7 +235,7 @@ def _thinned(animals: Sequence[BenchmarkModel], step: int) -> list[BenchmarkMode
 
 
 def _corrected(found: tuple[RankProfile, list[dict[str, Any]]]) -> RankProfile:
-    """Return a rank profile with its whole models, compared with their operators at the same machine speed."""
+    """Return a rank profile with its whole models, whose operator times are corrected to the same machine speed."""
     place, blocks = found
     times = Interpolations(place.points)
     usual = place.reference.seconds
@@ -305,7 +305,7 @@ def _own_cpu_s() -> float:
 
 
 def _done(tasks: Sequence[Mapping[str, Any]], threads: int) -> list[dict[str, Any]]:
-    """Run tasks in parallel, one process each, and return their results; all processes are ended in any case.
+    """Run tasks in parallel, one process each, and return their results. All processes have ended afterwards.
 
     Raises:
         EnvironmentFault: A task failed or took too long.

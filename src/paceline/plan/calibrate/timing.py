@@ -1,4 +1,4 @@
-"""Timing of short work: the work is repeated, and repetitions that another process disturbed are dropped."""
+"""Timing of short work: repeat the work, and drop the repetitions that another process disturbed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _DRIFT = 0.3  # seconds after which the reference is measured again
 
 @dataclass(frozen=True, kw_only=True)
 class WorkTiming:
-    """Seconds per repetition: median and quartiles.
+    """The median and the quartiles of the seconds per repetition.
 
     Attributes:
         count: Number of repetitions that the result is computed from.
@@ -42,7 +42,7 @@ def time_work(work: Callable[[], Any], wait: Callable[[], None], spend_s: float)
 
     Args:
         work: The function to repeat.
-        wait: Waits until the device has finished all work.
+        wait: Function that waits until the device has finished all work.
         spend_s: Time budget in seconds; at least `_LEAST` repetitions are made.
     """
     work()
@@ -82,7 +82,7 @@ class ReferenceSpeed:
         self.seen: list[float] = []
 
     def now(self) -> float:
-        """Return the seconds of the product; it is timed again if the last timing is older than `_DRIFT` seconds."""
+        """Return the seconds of the product, which is timed again if the last timing is older than `_DRIFT` seconds."""
         if not self.seen or time.perf_counter() - self._at > _DRIFT:
             self.seen.append(time_work(self.work, self.wait, 0.01).seconds)
             self._at = time.perf_counter()

@@ -24,7 +24,11 @@ Attention = Literal["plain", "early", "flash", "tuned"]
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Number of ranks per axis. `ep` divides `dp·shard·cp` (and `tp`) and needs no ranks of its own."""
+    """Number of ranks for each axis.
+
+    `ep` needs no ranks of its own: experts are spread over ranks of the other axes, so `ep` is a divisor of
+    `dp*shard*cp*tp`.
+    """
 
     dp: int = 1
     shard: int = 1
@@ -110,12 +114,12 @@ class Cluster:
 
     @property
     def nodes(self) -> int:
-        """Return the number of nodes; the last one may be partly used."""
+        """Return the number of nodes; the last node can have unused GPUs."""
         return math.ceil(self.count / self.per_node)
 
     @property
     def memory_bytes(self) -> float:
-        """Return the memory of one GPU."""
+        """Return the memory of one GPU in bytes."""
         return (self.memory_gib or self.gpu.memory_gb) * 2**30
 
 

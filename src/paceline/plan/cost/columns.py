@@ -1,7 +1,7 @@
-"""Cases as columns: one array per quantity, one entry per case.
+"""Cases as columns: one array for each quantity, with one entry for each case.
 
-The same formulas then serve one plan, all layouts of a cluster, and the fit of the constants. Only transformers
-become columns; the step of a convolutional network is computed case by case (`convnet`).
+So the same formulas compute one plan, all layouts of a cluster, and the fit of the constants. Only transformers become
+columns; the step of a convolutional network is computed case by case (`convnet`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DEEP = {"lora": 1.0, "lora_all": 1.0, "adapter_v2": 2.0}
 
 @dataclass(frozen=True, kw_only=True)
 class Columns:
-    """Cases as columns, each of shape (cases,). Booleans are 1.0 and 0.0."""
+    """All quantities of some cases, each an array of shape (cases,). Booleans are 1.0 and 0.0."""
 
     # the model
     layers: Floats
@@ -132,7 +132,7 @@ class Columns:
 
 
 def columns_of(cases: Sequence[Case]) -> Columns:
-    """Return cases as columns.
+    """Return cases as columns, one entry for each case.
 
     Raises:
         UsageError: A GPU does not support the precision of its case.
@@ -153,7 +153,7 @@ def columns_of(cases: Sequence[Case]) -> Columns:
 
 
 def configurations(model: Transformer, choices: Sequence[tuple[Layout, Training]]) -> Columns:
-    """Return configurations of one model as columns without machines; `on_cluster` adds the machines.
+    """Return configurations of one model as columns. The columns of the machines are 0; `on_cluster` sets them.
 
     Args:
         model: The model of all configurations.
@@ -165,7 +165,7 @@ def configurations(model: Transformer, choices: Sequence[tuple[Layout, Training]
 
 
 def on_cluster(columns: Columns, cluster: Cluster, precision: str) -> Columns:
-    """Return configurations with the columns of a cluster filled in.
+    """Return configurations with the columns of the machines set to those of a cluster.
 
     Raises:
         UsageError: The GPU does not support the precision.
@@ -187,7 +187,7 @@ def _side_by_side(parts: Sequence[Sequence[dict[str, float]]]) -> dict[str, Any]
 def _once(
     part: Callable[[Case], dict[str, float]], cases: Sequence[Case], key: Callable[[Case], tuple[object, ...]]
 ) -> list[dict[str, float]]:
-    """Return a row for each case, computed once for each distinct key."""
+    """Return the result of `part` for each case, computed only once for cases with the same key."""
     known: dict[tuple[object, ...], dict[str, float]] = {}
     for case in cases:
         if key(case) not in known:

@@ -1,11 +1,11 @@
-"""The fitted constants of the formulas, and the spread of predictions made with them.
+"""The fitted constants of the formulas, and the errors of predictions that are made with these constants.
 
-data/fitted.json holds the constants; benchmarks/plan/fit.py writes it. `PRIOR` gives for each constant a
-plausible value and the standard deviation of its logarithm. The fit includes this prior, so a constant that the
-measurements hardly determine stays near it.
+data/fitted.json holds the constants; benchmarks/plan/fit.py writes it. `PRIOR` gives for each constant a plausible
+value and the standard deviation of its logarithm. The fit includes this prior, so a constant that the measurements
+hardly determine stays near its plausible value.
 
-The logarithm of measured over predicted memory is treated as normally distributed, with the spread of rows
-outside the fit. A plan is chosen only if it fits in memory with probability `SURE`.
+The logarithm of measured over predicted memory is treated as normally distributed, with the standard deviation that
+measurements outside the fit have. A plan is chosen only if it fits in memory with probability `SURE`.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def prior() -> Constants:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """The fitted constants, and the errors of predictions on rows outside the fit.
+    """The fitted constants, and the errors of predictions for measurements outside the fit.
 
     Attributes:
         constants: The fitted values.
@@ -180,7 +180,7 @@ def probability(needed_bytes: float, available_bytes: float, spread: float) -> f
     """Return the probability that a predicted peak fits in a device, for a log-normal error.
 
     Args:
-        needed_bytes: The predicted peak, with the context.
+        needed_bytes: The predicted peak, including the CUDA context.
         available_bytes: The memory of the device.
         spread: Standard deviation of the logarithm of measured over predicted memory.
     """
@@ -188,7 +188,7 @@ def probability(needed_bytes: float, available_bytes: float, spread: float) -> f
 
 
 def probabilities(needed_bytes: Floats, available_bytes: Floats, spread: float) -> list[float]:
-    """Return, for each predicted peak, the probability that it fits in its device."""
+    """Return for each predicted peak the probability that this peak fits in its device."""
     return [probability(*pair, spread) for pair in zip(needed_bytes.tolist(), available_bytes.tolist(), strict=True)]
 
 
@@ -197,7 +197,7 @@ _UNSEEN_REGIME = 0.5  # spread of the step time for kinds of training without pu
 
 
 def regime_of(case: Case) -> str:
-    """Return the kind of training of a case, because accuracy differs by kind."""
+    """Return the kind of training of a case; the accuracy of predictions is known for each kind."""
     model, how = case.model, case.training
     if isinstance(model, ConvNet) or not model.causal:
         return "CNN, BERT and similar, data parallel"
@@ -214,5 +214,8 @@ def regime_of(case: Case) -> str:
 
 
 def spread_of(case: Case, fitted: Fitted) -> float:
-    """Return the relative error of the step time that four of five predictions of such a case stay below."""
+    """Return the relative error of the step time for the kind of training of a case.
+
+    Four of five predictions of this kind have a smaller error.
+    """
     return fitted.time_spread.get(regime_of(case), _UNSEEN_REGIME)

@@ -1,8 +1,7 @@
 """The step time and peak memory of a convolutional network.
 
-Convolutions run at a share of the reachable FLOP/s, grouped ones at a far lower one. Normalisation, activation and
-feature maps run at memory bandwidth. Gradients go over the links, and images arrive no faster than the node decodes
-them.
+Convolutions run at a share of the reachable FLOP/s; grouped convolutions run at a far smaller share. Memory bandwidth
+limits normalisations and activations. Gradients are sent over the links, and a node decodes images at a limited rate.
 """
 
 from __future__ import annotations
@@ -77,7 +76,7 @@ def conv_step(case: Case, k: Constants) -> ConvStep:
 
 
 def replica_memory(case: Case, k: Constants) -> dict[str, float]:
-    """Return the predicted peak memory by part in bytes, in total as nvidia-smi shows it."""
+    """Return the predicted peak memory by part, in bytes. The sum is what nvidia-smi shows."""
     parts = conv_parts(case, k)
     return {**parts, "fragmentation": (k.reserved - 1) * sum(parts.values()), "context": k.context}
 

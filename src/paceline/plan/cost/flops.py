@@ -1,10 +1,10 @@
 """The FLOPs of a step and the utilization (MFU, HFU), by the conventions in use.
 
-Model FLOPs are those of all matrix products, three times: once forward and twice backward (SC21 eq. 3 without
-the recomputation). Frozen weights need no gradient, so with adapters their products count twice; attention and
-the low-rank adapters still count three times. Published figures count full attention, as Megatron and MosaicML
-do (4·L·s·heads·d per token), or its causal half. MFU is relative to the dense peak of the data sheet; HFU also
-counts the recomputation in the backward pass.
+Model FLOPs are three times the FLOPs of all matrix products: once forward and twice backward (SC21 eq. 3 without the
+recomputation). Frozen weights need no gradient, so with adapters the products with frozen weights count twice.
+Attention and the low-rank adapters still count three times. Published figures count full attention, as Megatron and
+MosaicML do (4·L·s·heads·d per token), or only its causal half. MFU is relative to the dense peak of the data sheet; HFU
+also counts the recomputation in the backward pass.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _AGAIN = {"full": 1.0, "half": 0.5, "operators": 0.5}  # share of a block's prod
 
 @dataclass(frozen=True, kw_only=True)
 class Flops:
-    """FLOPs of one step on all GPUs, and utilization relative to `peak`; None if the data sheet is unknown.
+    """FLOPs of one step on all GPUs, and utilization relative to `peak`.
+
+    `peak` and the utilizations are None if the data sheet of the GPU is unknown.
 
     Attributes:
         full: Model FLOPs with full attention.
@@ -57,7 +59,7 @@ def flops_of(case: Case, step_s: float) -> Flops:
 
 
 def model_flops(case: Case, *, causal: bool = False) -> float:
-    """Return the model FLOPs of a step, with full attention or its causal half."""
+    """Return the model FLOPs of a step, with full attention or only with the causal half of attention."""
     model = case.model
     if isinstance(model, ConvNet):
         return 3 * model.flops * case.global_batch
@@ -69,12 +71,12 @@ def model_flops(case: Case, *, causal: bool = False) -> float:
 
 
 def _active(model: Transformer) -> float:
-    """Return the weights of the blocks that a token uses."""
+    """Return the number of block weights that one token uses."""
     return model.block_params - model.expert_params * (1 - model.top_k / model.experts if model.experts else 0)
 
 
 def _scores(model: Transformer) -> float:
-    """Return the FLOPs of one token's attention to a whole sample, forward."""
+    """Return the FLOPs of the forward attention of one token to all tokens of its sample."""
     return 4.0 * model.layers * model.seq * model.span * model.heads * model.head_dim
 
 

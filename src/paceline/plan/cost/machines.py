@@ -1,8 +1,9 @@
 """GPUs and clusters: reachable FLOP/s, links, and the machines that a user names.
 
-The reachable FLOP/s are measured matrix products if they are published, else the datasheet's peak times the median
-ratio of measured to peak of the same maker. A GPU without a known peak takes the value of its architecture at its
-power: clocks follow the square root of power in the relevant range (P ~ f·V², V nearly proportional to f).
+The reachable FLOP/s are those of published measurements of matrix products. Without measurements, they are the peak of
+the data sheet times the median ratio of measured to peak FLOP/s for GPUs of the same maker. Without a known peak, they
+follow from another GPU of the architecture and the power limits: clocks follow the square root of power in the relevant
+range (P ~ f·V², V nearly proportional to f).
 
 Users name GPUs (``64xH100-SXM``) or cloud instances (``8xp5.48xlarge``), and a network speed per node (``400gbps``).
 """
@@ -75,17 +76,17 @@ def _by_power(gpu: Gpu, number_format: str) -> float:
 
 
 def domain(cluster: Cluster) -> int:
-    """Return the number of GPUs joined by fast links: those of a node, or of a rack if NVLink spans it."""
+    """Return the number of GPUs that fast links join: those of a node, or of a rack if NVLink covers the rack."""
     return max(cluster.per_node, _RACK_SCALE.get(cluster.gpu.name, 1))
 
 
 def link_bytes_per_s(gpu: Gpu) -> float:
-    """Return the bandwidth of one GPU to its neighbours within the domain, one way."""
+    """Return the bandwidth in bytes/s from one GPU to its neighbours in the domain of fast links, one way."""
     return gpu.nvlink_bytes_per_s / 2 if gpu.nvlink_bytes_per_s else _PCIE[gpu.pcie_generation]
 
 
 def network_bytes_per_s(cluster: Cluster) -> float:
-    """Return the bandwidth of one GPU's share of the node's network adapters, one way."""
+    """Return the bandwidth in bytes/s of the node's network adapters for each GPU, one way."""
     if cluster.network_bytes_per_s is not None:
         return cluster.network_bytes_per_s / cluster.per_node
     return (
@@ -94,7 +95,7 @@ def network_bytes_per_s(cluster: Cluster) -> float:
 
 
 def gpu_named(name: str, memory_gb: float | None = None) -> Gpu:
-    """Return the GPU for a name: ``V100-SXM2`` of 16 GB, ``A100``, ``H100 80GB``, ``GB200 NVL72``.
+    """Return the GPU for a name such as ``V100-SXM2``, ``A100``, ``H100 80GB`` or ``GB200 NVL72``.
 
     Raises:
         UsageError: No GPU has this name.
@@ -139,14 +140,14 @@ _CLOUD_NAMES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Machines:
-    """A cluster, and the cloud instance type if it is rented."""
+    """A cluster, and its cloud instance type if the cluster is rented."""
 
     cluster: Cluster
     instance: Instance | None = None
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Return the on-demand price of the whole cluster; None if unknown."""
+        """Return the on-demand price of the whole cluster in US dollars per hour; None if unknown."""
         if self.instance is None or self.instance.on_demand_usd_h is None:
             return None
         return self.instance.on_demand_usd_h * self.cluster.nodes
@@ -167,8 +168,8 @@ def parse_machines(
     Args:
         text: A count and the name of a GPU or cloud instance.
         per_node: GPUs per node; None for the usual number.
-        network: Network speed per node, such as ``400gbps``; None for the usual one.
-        table: Price table with the instances; None for the built-in one.
+        network: Network speed per node, such as ``400gbps``; None for the usual network.
+        table: Price table with the instances; None for the built-in table.
 
     Raises:
         UsageError: No GPU or instance has this name, or a number is invalid.
@@ -193,10 +194,10 @@ def machines_of_instance(instance: Instance, count: int, network: float | None =
     Args:
         instance: The instance type.
         count: Number of instances.
-        network: Bandwidth per node in bytes/s; None: the usual bandwidth of the GPU's nodes.
+        network: Bandwidth per node in bytes/s; None for the usual bandwidth of nodes with this GPU.
 
     Raises:
-        UsageError: The GPU is unknown, or the instance has only a share of one.
+        UsageError: The GPU is unknown, or the instance has only a share of a GPU.
     """
     gpu = gpu_of_instance(instance)
     if gpu is None or instance.gpu_count < 1:
@@ -216,7 +217,7 @@ def machines_of_instance(instance: Instance, count: int, network: float | None =
 
 
 def gpu_of_instance(instance: Instance) -> Gpu | None:
-    """Return the GPU of an instance; None if it is not in the table."""
+    """Return the GPU of an instance; None if the table of GPUs does not have it."""
     gib = instance.gpu_memory_bytes / 2**30
     if instance.gpu.lower() in {each.name.lower() for each in gpus()}:
         return find_gpu(instance.gpu)

@@ -1,9 +1,9 @@
 """The peak memory of one device: weights, gradients, optimizer, activations in flight, logits, buffers.
 
-Activations per token and block follow Korthikanti et al. (arXiv:2205.05198): 34h + 5as for a plain block in 16
-bits, counted tensor by tensor to cover grouped keys, gates and experts. A pipeline stage keeps the
-micro-batches that its schedule starts before the first one ends (`partition`). Allocated memory is that of
-tensors, reserved memory is what the allocator holds; nvidia-smi also shows the context.
+Activations per token and block follow Korthikanti et al. (arXiv:2205.05198): 34h + 5as for a plain block in 16 bits,
+counted tensor by tensor to cover grouped keys, gates and experts. A pipeline stage keeps the activations of all
+micro-batches that its schedule starts before the first of them ends (`partition`). Allocated memory is that of tensors.
+Reserved memory is what torch's allocator has taken from the device. nvidia-smi also shows the CUDA context.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class PeakMemory:
 
     @property
     def allocated(self) -> Floats:
-        """Return the memory of tensors."""
+        """Return the memory of tensors, in bytes."""
         return self.reserved - self.fragmentation
 
     @property
     def reserved(self) -> Floats:
-        """Return the memory that torch's allocator holds, in bytes."""
+        """Return the memory that torch's allocator has reserved, in bytes."""
         return self.total - self.context
 
     @property
@@ -59,7 +59,7 @@ class PeakMemory:
 
 
 def memory(c: Columns, k: Constants) -> PeakMemory:
-    """Return the predicted peak memory of each case: of the first pipeline rank, or of the last one with the logits."""
+    """Return the predicted peak memory of each case, on the first or the last pipeline rank (the fuller one)."""
     places = end_places(c)
     first, last = (memory_at(c, k, place) for place in places)
     at_head = (c.pp == 1) | (last.total > first.total)
@@ -70,7 +70,8 @@ def memory(c: Columns, k: Constants) -> PeakMemory:
 def memory_at(c: Columns, k: Constants, place: PipelineRank) -> PeakMemory:
     """Return the predicted peak memory of one pipeline rank.
 
-    Saving adapters on sharded weights gathers the whole model; the result is the larger of the two peaks.
+    If the weights are sharded, saving adapters gathers the whole model. The result is then the larger of the peaks in
+    training and in saving.
     """
     w = weights_of(c, place)
     frozen = c.adapters > 0
@@ -114,7 +115,7 @@ def saved_tensor_bytes(c: Columns) -> Floats:
 
 
 def _block_bytes(c: Columns, along: Floats) -> Floats:
-    """Return the saved bytes per token of a block in 16 bits, without attention scores."""
+    """Return the bytes per token that a block saves in 16 bits, without attention scores."""
     outer, pairs = c.heads * c.head_dim, 2 * c.kv_heads * c.head_dim
     queries = (2 * outer + 2 * pairs) / c.tp
     masks = np.where(c.plain_attention > 0, 2.0, 0.0)
@@ -139,21 +140,21 @@ def _block_bytes(c: Columns, along: Floats) -> Floats:
 
 
 def _activations(c: Columns, k: Constants, place: PipelineRank) -> Floats:
-    """Return the bytes of activations of the micro-batches in flight, and of the block being recomputed."""
+    """Return the bytes of the activations that are kept for all micro-batches, and of the block being recomputed."""
     again = np.maximum(c.recompute_full > 0, c.recompute_operators > 0)
     working = np.where(again, tokens(c) * _block_bytes(c, np.where(c.sequence_parallel > 0, c.tp, 1.0)), 0.0)
     return k.activation * (place.blocks * place.kept * saved_tensor_bytes(c) + working)
 
 
 def _logits(c: Columns, k: Constants, place: PipelineRank) -> Floats:
-    """Return the bytes of the logits that the loss works on, and of those that wait for their backward pass."""
+    """Return the bytes of the logits in the current loss, and of those that are kept for a later backward pass."""
     each = np.where(c.loss_in_place > 0, _IN_PLACE, k.logits_bytes)
     bytes_each = np.where(place.logits > 0, each + (place.logits - 1) * _WAITING, 0.0)
     return bytes_each * tokens(c) * c.head_share * c.vocab / c.tp
 
 
 def _buffers(c: Columns) -> Floats:
-    """Return the bytes of two gathered blocks, the gradients of one, and the gathered embeddings."""
+    """Return the bytes of gathered blocks and embeddings, and of a block's gradients; 0 if weights are not sharded."""
     block = (c.block_params + c.expert_params) / c.layers / c.tp
     ends = c.embedding_params / c.tp / c.pp
     gathered = 2 * ((2 - c.piecewise) * block + ends) + 2 * np.maximum(block, ends)

@@ -1,8 +1,8 @@
 """The price of a training run: hours times price, with the cost of interruptions on spot machines.
 
-A cluster of n instances, each interrupted λ times an hour, stops every MTBF = 1/(nλ) hours. With a checkpoint
-every τ that takes C, and a restart that takes R, the training takes 1 + C/τ + (τ/2 + R)/MTBF times as long.
-This is least at τ = sqrt(2·C·MTBF) (Young 1974, Daly 2006).
+A cluster of n instances, each interrupted λ times an hour, is interrupted every MTBF = 1/(nλ) hours on average. A
+checkpoint takes the time C and is written every τ; a restart takes the time R. So training takes
+1 + C/τ + (τ/2 + R)/MTBF times as long. This factor is smallest for τ = sqrt(2·C·MTBF) (Young 1974, Daly 2006).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SpotRisk:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingCost:
-    """Hours and price of a number of steps; four of five measurements are between the low and the high value.
+    """Hours and price of some training steps. Four of five measurements are between the low and the high value.
 
     Attributes:
         usd_per_hour: On-demand price of all machines; None if unknown.
@@ -72,7 +72,7 @@ class TrainingCost:
 def training_cost(
     plan: Plan, machines: Machines, steps: int, spread: float, price: tuple[float | None, str, date]
 ) -> TrainingCost:
-    """Return the hours and the price of a number of steps of a plan.
+    """Return the hours and the price of some training steps of a plan.
 
     Args:
         plan: The plan.
@@ -80,7 +80,7 @@ def training_cost(
         steps: Number of training steps.
         spread: Relative error of the step time that four of five predictions stay below.
         price: US dollars per hour of all machines (None if the user gave no price), the source of the price, and
-            today.
+            today's date.
     """
     given, said, today = price
     hours = plan.step_s * steps / 3600
@@ -105,7 +105,7 @@ def training_cost(
 
 
 def age_days(source: str, today: date) -> int | None:
-    """Return the age in days of a price, from the date in its source; None without a date."""
+    """Return the age of a price in days, computed from the date in its source; None without a date."""
     found = re.search(r"(\d{4})-(\d{2})-(\d{2})", source)
     try:
         return (today - date(int(found[1]), int(found[2]), int(found[3]))).days if found else None
@@ -114,7 +114,7 @@ def age_days(source: str, today: date) -> int | None:
 
 
 def spot_risk(plan: Plan, machines: Machines, hours: float) -> SpotRisk | None:
-    """Return the hours and the price of a plan on spot machines; None if price or risk are unknown."""
+    """Return the hours and the price of a plan on spot machines; None if the price or the risk is unknown."""
     instance = machines.instance
     if instance is None or instance.spot_usd_h is None or instance.interruption_band not in _BANDS:
         return None

@@ -1,9 +1,9 @@
 """The share of a model on one rank: the blocks of its pipeline stages, and its parameters.
 
-The slowest stage limits a pipeline. L blocks and an output layer that costs h blocks are cut into S stages so
-that the slowest stage is as fast as possible: it has n whole blocks, or the output layer with j blocks.
-`paceline.train` uses the same rule. The embedding only looks up rows and is counted as free; its weights count
-for memory.
+The slowest stage limits a pipeline. L blocks and an output layer, which costs as much as h blocks, are divided into S
+stages so that the slowest stage is as fast as possible. This stage has either n blocks, or the output layer and j
+blocks. `paceline.train` uses the same rule. The embedding only looks up rows, so its time counts as 0; its weights
+count as memory.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ class PipelineRank:
     """The part of a model on one pipeline rank; each array has shape (cases,).
 
     Attributes:
-        blocks: Number of blocks of all its stages.
-        kept: Number of micro-batches whose activations it keeps at its peak.
-        logits: Number of micro-batches whose logits it keeps.
-        ends: Share of the weights of embedding and output layer.
+        blocks: Number of blocks of all stages of the rank.
+        kept: Number of micro-batches whose activations the rank keeps at its peak.
+        logits: Number of micro-batches whose logits the rank keeps.
+        ends: Share of the weights of embedding and output layer that is on the rank.
     """
 
     blocks: Floats
@@ -33,7 +33,7 @@ class PipelineRank:
 
 
 def blocks_per_stage(layers: int, head: float, stages: int) -> tuple[int, ...]:
-    """Return the number of blocks of each stage; the output layer follows the last one.
+    """Return the number of blocks of each stage; the last stage also has the output layer.
 
     Args:
         layers: Number of blocks, at least as many as stages.
@@ -58,7 +58,7 @@ def _last(layers: Floats, head: Floats, stages: Floats) -> Floats:
 
 
 def fullest_blocks(c: Columns) -> tuple[Floats, Floats]:
-    """Return the largest number of blocks on a rank without the output layer, and the number on the rank with it."""
+    """Return the largest number of blocks on ranks without the output layer, and the number on the rank with it."""
     stages = c.pp * c.chunks
     last = _last(c.layers, c.head_blocks, stages)
     each, over = np.divmod(c.layers - last, np.maximum(stages - 1, 1.0))
@@ -71,7 +71,7 @@ def fullest_blocks(c: Columns) -> tuple[Floats, Floats]:
 
 
 def end_places(c: Columns) -> tuple[PipelineRank, PipelineRank]:
-    """Return the pipeline rank that keeps most activations, and the rank with the logits."""
+    """Return the first pipeline rank, which keeps most activations, and the last rank, which has the logits."""
     balanced = c.balanced > 0
     others, ends = fullest_blocks(c)
     even = np.ceil(c.layers / c.pp)
@@ -89,10 +89,10 @@ def end_places(c: Columns) -> tuple[PipelineRank, PipelineRank]:
 
 @dataclass(frozen=True, kw_only=True)
 class RankWeights:
-    """Numbers of parameters on one device before sharding, and numbers of ranks that share each kind.
+    """Numbers of parameters on one device before sharding, and numbers of ranks that share the parameters.
 
-    Experts are spread over `ep` ranks, so each has fewer replicas than other parameters. Parameters are sharded
-    over at most as many ranks as they have replicas.
+    Experts and other parameters (the rest) are counted separately. Experts are spread over `ep` ranks, so each has
+    fewer replicas than other parameters. Parameters are sharded over at most as many ranks as they have replicas.
     """
 
     rest: Floats
@@ -104,11 +104,11 @@ class RankWeights:
 
     @property
     def device(self) -> Floats:
-        """Return the number of parameters of both kinds on the device."""
+        """Return the number of parameters on the device, experts included."""
         return self.rest + self.experts
 
     def split(self, rest: Floats, experts: Floats) -> Floats:
-        """Return the number of parameters per rank at these sharding degrees.
+        """Return the number of parameters on each rank after sharding.
 
         Args:
             rest: Number of ranks over which the parameters without experts are sharded.
@@ -118,7 +118,7 @@ class RankWeights:
 
 
 def weights_of(c: Columns, place: PipelineRank | None = None) -> RankWeights:
-    """Return the parameter counts of a pipeline rank, or of the fullest rank if none is given."""
+    """Return the parameter counts of a pipeline rank; without `place`, those of the rank with most blocks."""
     share = np.where(c.balanced > 0, fullest_blocks(c)[0] / c.layers, 1 / c.pp)
     ends = np.where(c.pp > 1, 1.0 - 0.5 * (1 - c.tied), 1.0)
     if place is not None:

@@ -1,15 +1,15 @@
-"""Pipelines: the order of tasks of each rank, their simulation, and the prediction of a simulated case.
+"""Pipelines: the order of the tasks of each rank, the simulation of pipelines, and predictions from simulations.
 
-Schedules are those of `torch.distributed.pipelining`. GPipe: all forward passes, then all backward passes
-(Huang et al. 2019). 1F1B: first as many forward passes as ranks follow, then forward and backward passes in
-alternation. Interleaved: v stages per rank, p apart, in rounds of p micro-batches (Narayanan et al. 2021).
-Zero-bubble: as interleaved, with fewer forward passes ahead and a backward pass in two parts; the part for the
-weights runs `rank` turns later (ZB-1P of Qi et al. 2023).
+Schedules are those of `torch.distributed.pipelining`. GPipe: all forward passes, then all backward passes (Huang et al.
+2019). 1F1B: first as many forward passes as ranks follow, then forward and backward passes in alternation. Interleaved:
+each of p ranks has v stages (stages r, r + p, r + 2p, and so on), and runs rounds of p micro-batches (Narayanan et al.
+2021). Zero-bubble: as interleaved, but with fewer forward passes at the start and a backward pass in two parts; the
+part for the weights runs `rank` tasks later (ZB-1P of Qi et al. 2023).
 
-In the simulation, each task starts when its rank and its input are ready: a forward pass waits for the previous
-stage, a backward pass for the next one, and messages between ranks take time. A few rounds are simulated; later
-rounds repeat the last one. The exposed part of a message belongs to the pass that sends it, as in the closed
-form; the rest delays the next rank.
+In the simulation, each task starts when its rank and its input are ready: a forward pass waits for the previous stage,
+a backward pass for the next one, and messages between ranks take time. A few rounds are simulated; later rounds repeat
+the last one. The exposed part of a message counts as time of the pass that sends it, as in the closed form. The rest of
+its time delays the next rank.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _AHEAD = {"interleaved": 2, "zero-bubble": 1}  # forward passes ahead for each l
 
 
 class Task(NamedTuple):
-    """One pass of a stage over a micro-batch; `input` and `weight` are the halves of a split `backward`."""
+    """One pass of a stage over a micro-batch. The kinds `input` and `weight` are the halves of a split `backward`."""
 
     kind: Literal["forward", "backward", "input", "weight"]
     stage: int
@@ -53,7 +53,10 @@ class Task(NamedTuple):
 
 
 class Pipe(NamedTuple):
-    """The shape of a pipeline: stage s is on rank s modulo `ranks`."""
+    """A pipeline: its schedule, number of ranks, stages per rank (chunks) and micro-batches per step.
+
+    Stage s is on rank s modulo `ranks`.
+    """
 
     schedule: Schedule
     ranks: int
@@ -65,7 +68,7 @@ def check(pipe: Pipe) -> None:
     """Check that the number of micro-batches suits the schedule.
 
     Raises:
-        UsageError: There are too few, or an interleaved schedule needs a multiple of the ranks.
+        UsageError: There are too few micro-batches, or an interleaved schedule needs a multiple of the number of ranks.
     """
     rounds = pipe.schedule in CHUNKED and pipe.micro_steps % pipe.ranks
     if pipe.micro_steps < pipe.ranks or rounds or pipe.chunks < 1:
@@ -76,7 +79,7 @@ def check(pipe: Pipe) -> None:
 
 
 def tasks_of_rank(pipe: Pipe, rank: int) -> list[Task]:
-    """Return the tasks of a rank in order.
+    """Return the tasks of a rank in the order in which the rank runs them.
 
     Raises:
         UsageError: The number of micro-batches does not suit the schedule.
@@ -118,16 +121,19 @@ def _backward(pipe: Pipe, rank: int, turn: int) -> Task:
 
 
 def _chunk_and_micro_batch(pipe: Pipe, turn: int) -> tuple[int, int]:
-    """Return chunk and micro-batch of a turn: `ranks` micro-batches pass each chunk before the next chunk starts."""
+    """Return the chunk (stage of the rank) and the micro-batch of the task with number `turn`.
+
+    As many micro-batches as there are ranks pass a chunk before the next chunk starts.
+    """
     rounds, within = divmod(turn, pipe.ranks * pipe.chunks)
     chunk, micro = divmod(within, pipe.ranks)
     return chunk, rounds * pipe.ranks + micro
 
 
 def most_saved(tasks: Sequence[Task]) -> int:
-    """Return the largest number of passes whose activations are kept at once.
+    """Return the peak number of forward passes whose activations are still needed by a backward pass.
 
-    A split backward frees them at its end.
+    If the backward pass is split, its part for the weights frees the activations.
     """
     kept = most = 0
     for task in tasks:
@@ -146,10 +152,10 @@ Spans = tuple[tuple[Span, ...], ...]  # the spans of each rank
 
 @dataclass(frozen=True, kw_only=True)
 class StagePasses:
-    """Seconds of each stage for one micro-batch, in pipeline order.
+    """Seconds that each stage needs for one micro-batch, in pipeline order.
 
     Attributes:
-        forward_s: Forward pass, with the exposed part of its message.
+        forward_s: The forward pass, with the exposed part of the message to the next stage.
         input_s: The part of the backward pass that the previous stage waits for.
         weight_s: The rest of the backward pass.
         sent_s: Delay of a message beyond its exposed part.
@@ -214,7 +220,10 @@ def spans(pipe: Pipe, passes: StagePasses) -> Spans:
 
 @cache
 def micro_batches_saved(pipe: Pipe) -> tuple[float, ...]:
-    """Return the largest number of micro-batches that each rank keeps at once; one of v chunks counts as 1/v."""
+    """Return for each rank the largest number of micro-batches whose activations the rank keeps.
+
+    With v chunks per rank, the activations of a micro-batch in one chunk count as 1/v.
+    """
     few = _shortened(pipe, 2) if pipe.schedule != "gpipe" else pipe
     return tuple(most_saved(tasks) / pipe.chunks for tasks in _task_orders(few))
 
@@ -226,7 +235,7 @@ def tasks_of(pipe: Pipe) -> int:
 
 
 def _shortened(pipe: Pipe, rounds: int) -> Pipe:
-    """Return the pipeline with fewer rounds and the same remainder of micro-batches."""
+    """Return the pipeline with fewer rounds of micro-batches, and with as many micro-batches left over."""
     over = pipe.micro_steps % pipe.ranks
     return pipe._replace(micro_steps=min(pipe.micro_steps, rounds * pipe.ranks + over))
 
@@ -237,7 +246,7 @@ def _busy(pipe: Pipe, passes: StagePasses) -> tuple[float, ...]:
 
 
 class _ScheduledTask(NamedTuple):
-    """A task with the indices of its duration, its input and its output."""
+    """A task with the indices of its duration, of its input and of its output."""
 
     lasts: int
     needs: int
@@ -250,7 +259,10 @@ def _end_s(pipe: Pipe, passes: StagePasses) -> float:
 
 
 def _ends(pipe: Pipe, passes: StagePasses) -> list[list[float]]:
-    """Return the end of each task by rank: a rank runs until an input is missing, and again when that input arrives."""
+    """Return the times at which the tasks of each rank end.
+
+    A rank runs until the input of its next task is missing, and continues when this input arrives.
+    """
     durations, turns = _durations(passes), _scheduled_tasks(pipe)
     came: dict[int, float] = {_NOBODY: 0.0}
     ends: list[list[float]] = [[] for _ in turns]
@@ -274,7 +286,7 @@ def _ends(pipe: Pipe, passes: StagePasses) -> list[list[float]]:
 
 
 def _durations(passes: StagePasses) -> tuple[float, ...]:
-    """Return durations by kind of task, then by stage."""
+    """Return the durations of all tasks, ordered by kind of task and then by stage."""
     both = tuple(first + second for first, second in zip(passes.input_s, passes.weight_s, strict=True))
     return passes.forward_s + both + passes.input_s + passes.weight_s
 
@@ -324,7 +336,10 @@ class PipelineStages:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedCase:
-    """The prediction of one case by simulation: its step, and its fullest rank, each of shape (1,)."""
+    """The prediction of one case by simulation: step time, memory of the fullest rank, and stages.
+
+    Arrays have the shape (1,).
+    """
 
     step: StepTime
     memory: PeakMemory
@@ -332,7 +347,7 @@ class SimulatedCase:
 
 
 def pipe_of(case: Case) -> Pipe:
-    """Return the pipeline of a case. The schedule 1F1B with several chunks per stage is the interleaved one."""
+    """Return the pipeline of a case. With several stages per rank, the schedule 1F1B becomes the interleaved one."""
     how = case.training
     schedule: Schedule = "interleaved" if how.schedule == "1f1b" and how.chunks > 1 else how.schedule
     return Pipe(schedule, case.layout.pp, how.chunks, how.micro_steps)
@@ -341,7 +356,7 @@ def pipe_of(case: Case) -> Pipe:
 def simulate_case(case: Case, k: Constants) -> SimulatedCase:
     """Return the prediction of a case by simulating its pipeline.
 
-    Unbalanced stages have equally many blocks if the number of blocks is divisible.
+    Without balanced stages, all ranks have equally many blocks if the number of blocks is divisible.
 
     Raises:
         TypeError: The model is not a transformer.
@@ -404,7 +419,7 @@ def _passes(c: Columns, k: Constants, blocks: Sequence[int]) -> StagePasses:
 
 
 def _places(pipe: Pipe, blocks: Sequence[int], *, tied: bool) -> PipelineRank:
-    """Return the part of the model on each rank; a tied embedding is on the first and on the last rank."""
+    """Return the part of the model on each rank; a tied embedding is on both the first and the last rank."""
     ranks = np.arange(pipe.ranks)
     first, last = ranks == 0, ranks == pipe.ranks - 1
     waiting = np.array(micro_batches_saved(pipe))

@@ -11,7 +11,7 @@ from paceline.plan.models.architecture import Transformer
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """One configuration with its prediction."""
+    """One configuration with its predicted step time and memory."""
 
     case: Case
     step_s: float
@@ -23,7 +23,7 @@ class Plan:
 
     @property
     def reserved_bytes(self) -> float:
-        """Return the bytes that the allocator holds: all except the context."""
+        """Return the bytes that torch's allocator reserves: all memory except the CUDA context."""
         return self.memory_bytes - self.memory_parts["context"]
 
     @property
@@ -60,7 +60,7 @@ def _left_to_the_program(how: Training, optimizer: str) -> str:
 
 
 def recipe_toml(plan: Plan, made_for: str, optimizer: str) -> str:
-    """Return the recipe of a plan as TOML; settings that are left to the program appear as comments."""
+    """Return the recipe of a plan as TOML. Settings that the program has to make itself appear as comments."""
     how, layout = plan.case.training, plan.case.layout
     batch = f"{plan.case.global_batch:g} samples per step, micro-batches of {how.micro_batch:g}"
     lines = [f"# planned for {made_for}: {batch}", f"# {_left_to_the_program(how, optimizer)}", f'layout = "{layout}"']

@@ -1,18 +1,18 @@
 """The time of a training step: compute per block, messages, pipeline, optimizer.
 
-Compute. A product (m, k)·(k, n) takes 2mnk FLOPs at the rate that large products reach, plus a part of the time
-to read and write its operands. Flash attention takes 4·t·s·h·d FLOPs forward (half if causal) and 2.5 times
-that backward; unfused attention also moves its scores through memory. All other operators are bound by memory
+Compute. A matrix product (m, k)·(k, n) takes 2mnk FLOPs at the rate that large products reach, plus a part of the time
+to read and write its operands. Flash attention takes 4·t·s·h·d FLOPs forward (half if causal) and 2.5 times that
+backward; unfused attention also writes its scores to memory and reads them. All other operators are bound by memory
 bandwidth. No operator is faster than its kernels can be launched.
 
-Messages follow Hockney's latency and bandwidth on the slowest link of the group. Ranks are numbered with `tp`
-fastest, then `cp`, replicas, `pp`. A group of `size` ranks, `stride` apart, has `domain / stride` members in
-one domain of fast links; traffic between domains uses only the adapters of these members, because every other
-rank of the domain sends for its own group at the same time. A message that overlaps with compute adds a fitted
-share of its time to the step, and all of the time by which it is longer than the compute.
+Messages follow Hockney's latency and bandwidth on the slowest link of the group. Ranks are numbered along `tp` first,
+then along `cp`, replicas and `pp`. A group of `size` ranks, `stride` apart, has `domain / stride` members in one domain
+of fast links; traffic between domains uses only the adapters of these members, because every other rank of the domain
+sends for its own group at the same time. A message that overlaps with compute adds a fitted share of its time to the
+step, and all of the time by which it is longer than the compute.
 
-A pipeline of p stages with m micro-batches in v chunks takes m periods of its slowest stage, plus (p - 1) / v
-to fill and drain; the best plans are simulated instead (`pipeline`).
+With m micro-batches, a pipeline of p ranks with v stages (chunks) each takes m + (p - 1) / v times as long as one
+micro-batch on its slowest rank. The best plans are simulated instead (`pipeline`).
 """
 
 from __future__ import annotations
@@ -27,14 +27,20 @@ from paceline.plan.cost.partition import fullest_blocks, weights_of
 
 
 def rate(c: Columns, k: Constants, size: Floats, stride: Floats) -> Floats:
-    """Return the bytes/s at which one copy of a tensor goes round a group."""
+    """Return the bytes/s at which a tensor is sent around a group of ranks in a ring.
+
+    Ranks of a group are `stride` apart.
+    """
     inside = np.clip(c.domain / stride, 1.0, size)
     fast = k.link_share * c.link
     return np.where(size * stride <= c.domain, fast, np.minimum(fast, k.network_share * c.network * inside))
 
 
 def gather_s(c: Columns, k: Constants, whole_bytes: Floats, size: Floats, stride: Floats) -> Floats:
-    """Return the seconds of an all-gather or a reduce-scatter of `whole_bytes`; an all-reduce takes two of them."""
+    """Return the seconds of an all-gather or a reduce-scatter of a tensor of `whole_bytes`.
+
+    An all-reduce takes twice as long. The group has `size` ranks, `stride` apart.
+    """
     inside = np.clip(c.domain / stride, 1.0, size)
     between = np.log2(np.maximum(size / inside, 1.0))
     latency = k.message_s * (np.minimum(inside, 8.0) - 1.0) + k.hop_s * between
@@ -42,7 +48,10 @@ def gather_s(c: Columns, k: Constants, whole_bytes: Floats, size: Floats, stride
 
 
 def exchange_s(c: Columns, k: Constants, sent_bytes: Floats, size: Floats, stride: Floats) -> Floats:
-    """Return the seconds of an all-to-all in which each rank sends `sent_bytes` through its own network adapter."""
+    """Return the seconds of an all-to-all in which each rank sends `sent_bytes`.
+
+    Each rank uses its own network adapter. The group has `size` ranks, `stride` apart.
+    """
     inside = np.clip(c.domain / stride, 1.0, size)
     fast = sent_bytes * (inside - 1) / size / (k.link_share * c.link)
     slow = sent_bytes * (size - inside) / size / (k.network_share * c.network)
@@ -74,7 +83,7 @@ _BACKWARD_LAUNCHES = 1.8
 
 @dataclass(frozen=True, kw_only=True)
 class TimeParts:
-    """Seconds by part, each of shape (cases,)."""
+    """Seconds of a pass by part, each of shape (cases,)."""
 
     matrix: Floats
     attention: Floats
@@ -96,7 +105,7 @@ class BlockTime:
 
 
 def block_time(c: Columns, k: Constants) -> BlockTime:
-    """Return the seconds of the average block of a model, forward and backward."""
+    """Return the seconds of the forward and the backward pass of the average block of a model."""
     matrix, scores, moved = _matrix_s(c, k), _attention_s(c, k), _moved_s(c, k)
     again = c.recompute_full
     beside = _beside_s(c, k)
@@ -114,7 +123,7 @@ def block_time(c: Columns, k: Constants) -> BlockTime:
 
 
 def head_s(c: Columns, k: Constants) -> Floats:
-    """Return the seconds of the output layer and the loss, forward and backward, on the rank that has them."""
+    """Return the seconds of the output layer and the loss, forward and backward, on the rank that has this layer."""
     t = tokens(c) * c.head_share
     share = np.where(c.wide > 0, k.matrix_wide, 1.0) * _by_family(c, k)
     products = 3 * _product_s(
@@ -139,7 +148,7 @@ def _matrix_s(c: Columns, k: Constants) -> Floats:
 
 
 def _beside_s(c: Columns, k: Constants) -> Floats:
-    """Return the seconds of the low-rank products of adapters, which have 16 bits or more."""
+    """Return the seconds of the low-rank products of adapters, whose weights have at least 16 bits."""
     share = np.where(c.wide > 0, k.matrix_wide, 1.0) * _by_family(c, k)
     flops = 2 * tokens(c) * c.trainable / c.layers / c.tp
     return np.where(c.deep_adapters == 1, flops / (c.ceiling_wide * share), 0.0)
@@ -151,7 +160,7 @@ def _feed_forward_s(c: Columns, k: Constants, t: Floats, wide: Floats, speed: Fl
 
 
 def _experts_s(c: Columns, k: Constants, speed: Floats, width: Floats) -> Floats:
-    """Return the time of the experts of one rank: routed ones on their share of the tokens, and shared ones."""
+    """Return the seconds of the experts of one rank: routed experts for their share of the tokens, and shared ones."""
     t = tokens(c) / c.tp
     experts = np.maximum(c.experts, 1.0)
     local = np.maximum(experts / c.ep, 1.0)
@@ -174,7 +183,7 @@ def _by_family(c: Columns, k: Constants) -> Floats:
 
 
 def _attention_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
-    """Return the time of attention without projections, forward and backward."""
+    """Return the seconds of attention without its projections, forward and backward."""
     t = tokens(c)
     full = 4 * t * c.seq * c.span * c.heads * c.head_dim / c.tp
     flash = [k.flash_ampere] * 3 + [k.flash_hopper, k.tuned_blackwell, k.flash_ampere]
@@ -193,7 +202,7 @@ def _attention_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
 
 
 def _moved_s(c: Columns, k: Constants) -> Floats:
-    """Return the time to move the activations of a block's element-wise work, forward."""
+    """Return the seconds in which the element-wise operators of a block move activations in the forward pass."""
     along = np.where(c.sequence_parallel > 0, c.tp, 1.0)
     sparse = sparse_share(c)
     wide = (1 - sparse) * c.ffn + sparse * (c.top_k * c.expert_ffn + c.shared_ffn)
@@ -207,9 +216,10 @@ def _moved_s(c: Columns, k: Constants) -> Floats:
 
 
 def _floored(c: Columns, k: Constants, matrix: Floats, scores: Floats, moved: Floats, launches: Floats) -> TimeParts:
-    """Return the parts of one pass; the launch part is the time added because launches are slower than the GPU.
+    """Return the seconds of one pass by part.
 
-    It is the smooth maximum of GPU and host time, minus the GPU time.
+    The part `launch` is the time added because the host launches kernels more slowly than the GPU runs them: the smooth
+    maximum of GPU and host time, minus the GPU time.
     """
     kernels = np.where(c.fused > 0, _LAUNCHES["fused"], _LAUNCHES["eager"]) + sparse_share(c) * _LAUNCHES["expert"]
     adapters = np.maximum(1.0, c.wide_adapters * (4 + c.matrices) / 2)  # relative to adapters on queries and values
@@ -256,7 +266,7 @@ class PipelinePace:
 
     Attributes:
         blocks: Number of blocks of the slowest rank.
-        has_head: Whether that rank has the output layer, 1.0 or 0.0.
+        has_head: Whether the slowest rank has the output layer, 1.0 or 0.0.
         pipeline_s: Seconds from the first forward pass to the last backward pass.
     """
 
@@ -271,7 +281,7 @@ def step(c: Columns, k: Constants, played: PipelinePace | None = None) -> StepTi
     Args:
         c: The cases.
         k: The fitted constants.
-        played: The result of simulated pipelines; None: pipelines are predicted by a closed form.
+        played: The result of simulated pipelines; None to predict pipelines by a closed form.
     """
     each = block_time(c, k)
     tensor, expert = sum(tensor_s(c, k)), sum(expert_s(c, k))
@@ -300,10 +310,11 @@ def step(c: Columns, k: Constants, played: PipelinePace | None = None) -> StepTi
 
 
 def _pace(c: Columns, k: Constants, each: BlockTime, each_s: Floats) -> PipelinePace:
-    """Return the slowest rank and the pipeline time: m periods of the slowest stage, and (p - 1) / v of the others.
+    """Return the slowest rank and the time of the pipeline, by a closed form.
 
-    If stages are not balanced and the number of blocks is not divisible, embedding and output layer count as
-    blocks. A zero-bubble schedule computes weight gradients in the bubble.
+    The time is that of m micro-batches on the slowest rank, plus that of (p - 1) / v micro-batches on the other ranks.
+    If stages are not balanced and the number of blocks is not divisible, embedding and output layer count as blocks. A
+    zero-bubble schedule computes weight gradients while the rank would otherwise wait.
     """
     others, ends = fullest_blocks(c)
     head, balanced = head_s(c, k), c.balanced > 0
@@ -318,12 +329,12 @@ def _pace(c: Columns, k: Constants, each: BlockTime, each_s: Floats) -> Pipeline
 
 
 def _hand_s(c: Columns, k: Constants) -> Floats:
-    """Return the exposed time of messages between stages per micro-batch: two for each chunk."""
+    """Return the exposed seconds of messages between stages for one micro-batch: two messages for each chunk."""
     return 2 * c.chunks * sent_s(c, k) * k.stage_exposed
 
 
 def sent_s(c: Columns, k: Constants) -> Floats:
-    """Return the seconds of one message between neighbours in a pipeline."""
+    """Return the seconds of one message between neighbouring ranks of a pipeline."""
     sent_bytes = tokens(c) * c.hidden * c.element_bytes / c.tp
     return np.where(c.pp > 1, hand_over_s(c, k, sent_bytes, c.gpus / c.pp), 0.0)
 
@@ -342,14 +353,14 @@ def tensor_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
 
 
 def expert_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
-    """Return the seconds to send tokens to their experts and back, forward and backward."""
+    """Return the exposed seconds to send tokens to their experts and back, in the forward and the backward pass."""
     sent = tokens(c) / c.tp * c.top_k * c.hidden * c.element_bytes
     once = sparse_share(c) * 2 * exchange_s(c, k, sent, c.ep, 0 * c.ep + 1) * k.expert_exposed
     return once, once
 
 
 def shard_s(c: Columns, k: Constants, each: BlockTime, blocks: Floats) -> tuple[Floats, Floats]:
-    """Return the exposed seconds to gather sharded weights in each pass, and to reduce-scatter their gradients."""
+    """Return the exposed seconds to gather sharded weights in each pass, and to reduce-scatter the gradients."""
     size = c.shard * c.cp * c.shard_parameters
     weights = (c.block_params + c.expert_params / c.ep) / c.layers / c.tp * blocks
     trained = np.where(c.adapters > 0, 0.0, 1.0)
@@ -361,10 +372,10 @@ def shard_s(c: Columns, k: Constants, each: BlockTime, blocks: Floats) -> tuple[
 
 
 def _reduce_s(c: Columns, k: Constants, compute: Floats) -> Floats:
-    """Return the exposed seconds to reduce gradients over replicas, and to gather weights if the optimizer is sharded.
+    """Return the exposed seconds to reduce gradients over replicas.
 
-    The reduction overlaps with the last backward pass, and the gathering with the next forward pass. Replicas
-    of sharded weights reduce only their shards.
+    If the optimizer is sharded, they include the time to gather the weights. The reduction overlaps with the last
+    backward pass, and the gathering with the next forward pass. Replicas of sharded weights reduce only their shards.
     """
     w = weights_of(c)
     sharded = c.shard_parameters > 0

@@ -1,11 +1,12 @@
 """Low-rank adapters (LoRA, Hu et al. 2021) on frozen weights, also on 4-bit weights (Dettmers et al. 2023).
 
-An adapter adds two matrix products, in x rank and rank x out, to a frozen product of in x out. Activation
-memory is counted as in Hugging Face's PEFT: fp32 matrices, inputs converted to fp32, and dropout before them.
+An adapter adds two matrix products, with weights of in x rank and rank x out, to a product with a frozen weight of in x
+out. Activation memory is counted as in Hugging Face's PEFT: fp32 matrices, inputs converted to fp32, and dropout before
+them.
 
-In a module, an adapter is recognized by its shapes, whatever its name: the smallest part with one frozen matrix
-of in x out and two trained ones, of in x rank and rank x out, in either orientation. All trained weights must
-belong to such pairs.
+In a module, an adapter is recognized by its shapes, whatever its name: the smallest submodule with one frozen matrix of
+in x out and two trained matrices, of in x rank and rank x out, in either orientation. All trained weights must belong
+to such pairs of matrices.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Adapters = Literal["", "lora", "lora_all", "adapter", "adapter_v2"]
 
 @dataclass(frozen=True, kw_only=True)
 class Adapted:
-    """The trained part of a model with frozen weights; by default nothing is frozen."""
+    """Which part of a model is trained if other weights are frozen; by default nothing is frozen."""
 
     adapters: Adapters = ""
     trainable: int = 0  # number of trained weights
@@ -63,7 +64,7 @@ def low_rank_adapters(model: Model, rank: int, where: Where, bits: int) -> Adapt
 
 
 def _products(model: Transformer, where: Where) -> Iterator[tuple[int, int]]:
-    """Yield input and output width of each product of a block that has adapters."""
+    """Yield the input and output width of each matrix product of a block that gets an adapter."""
     queries, values = model.heads * model.head_dim, model.kv_heads * model.head_dim
     yield model.hidden, queries
     yield model.hidden, values
@@ -79,7 +80,7 @@ class AdapterPair:
     """The two matrices of an adapter on a frozen matrix.
 
     Attributes:
-        name: Dotted name of the module that contains them.
+        name: Dotted name of the module that contains the two matrices.
         inputs: Input width of the frozen matrix and of the first adapter matrix.
     """
 
@@ -88,7 +89,7 @@ class AdapterPair:
 
 
 def frozen_part(module: ModulePart) -> ModulePart:
-    """Return a copy of a module without its trained weights."""
+    """Return a copy of a module tree without the trained weights."""
     return replace(
         module,
         weights=tuple(weight for weight in module.weights if weight.frozen),
@@ -97,7 +98,7 @@ def frozen_part(module: ModulePart) -> ModulePart:
 
 
 def pairs_of(module: ModulePart) -> list[AdapterPair]:
-    """Return all adapters of a module.
+    """Return all adapters of a module tree.
 
     Raises:
         UsageError: A trained weight does not belong to a low-rank pair in a block.
@@ -120,7 +121,7 @@ def adapted_model(pairs: Sequence[AdapterPair], model: Transformer, trainable: i
         frozen_bytes: Bytes of a frozen weight.
 
     Raises:
-        UsageError: The model has experts, and adapters outside attention.
+        UsageError: The model has both experts and adapters outside attention.
     """
     narrow = [pair for pair in pairs if not in_attention(pair.name)]
     if model.experts and narrow:
@@ -136,13 +137,13 @@ def adapted_model(pairs: Sequence[AdapterPair], model: Transformer, trainable: i
 
 
 def _inputs(model: Transformer) -> int:
-    """Return the sum of the input widths of all products of all blocks."""
+    """Return the sum of the input widths of all matrix products of all blocks."""
     outer = model.heads * model.head_dim
     return model.layers * ((5 if model.gated else 4) * model.hidden + outer + model.ffn)
 
 
 def _pairs(part: ModulePart, name: str) -> Iterator[AdapterPair]:
-    """Yield the adapters in a module.
+    """Yield the adapters in a module and its submodules.
 
     Raises:
         UsageError: A trained weight does not belong to an adapter.

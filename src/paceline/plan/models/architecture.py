@@ -86,7 +86,7 @@ class Transformer:
 
     @property
     def embedding_params(self) -> int:
-        """Return the number of weights of the embeddings and of an untied output layer."""
+        """Return the number of weights of the embeddings, and of the output layer if it is not tied to them."""
         return self.hidden * (self.vocab * (1 if self.tied else 2) + self.positions)
 
     @property
@@ -96,7 +96,10 @@ class Transformer:
 
     @property
     def head_blocks(self) -> float:
-        """Return the cost of the output layer in blocks, by the number of weights that a token uses."""
+        """Return the cost of the output layer in blocks.
+
+        It is the number of weights of this layer over the mean number of weights of a block that one token uses.
+        """
         active = self.block_params - self.expert_params
         active += self.sparse_layers * self.top_k * (3 if self.gated else 2) * self.hidden * self.expert_ffn
         return self.vocab * self.hidden * self.layers / active

@@ -1,4 +1,4 @@
-"""The model and training choices of a program, read from what was recorded at its first step."""
+"""The model and the training settings of a program, read from the record of its first step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class CapturedProgram:
         samples: Samples of one step of one rank.
         states: Bytes of a trained weight, of its gradient, and of its optimizer state.
         adapted: The trained part, if weights are frozen.
-        told: Remarks on what was captured and what was assumed.
+        told: Remarks for the user on what was recorded and what was assumed.
     """
 
     model: Model
@@ -44,7 +44,7 @@ def read_program(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> Capture
 
     Args:
         note: The record, as `monitor.first_step` wrote it.
-        numbers: Fields of the model that the user gave; they override the captured ones.
+        numbers: Fields of the model that the user gave; they override those of the record.
 
     Raises:
         UsageError: The program does not train all weights or adapters of one model, on tokens or images.
@@ -96,7 +96,7 @@ def _refused(note: Mapping[str, Any], why: str) -> UsageError:
 
 
 def _network(note: Mapping[str, Any], module: ModulePart, numbers: Mapping[str, Any]) -> tuple[Model, int]:
-    """Return the model, and the number of samples of a forward pass."""
+    """Return the model of a recorded program, and the number of samples in one of its forward passes."""
     name, batch = note["model"]["class"], note["batch"]
     products = note.get("products", [])
     if batch is not None and not batch["whole_numbers"] and any(each["kind"] == "convolution" for each in products):
@@ -108,7 +108,7 @@ def _network(note: Mapping[str, Any], module: ModulePart, numbers: Mapping[str, 
 
 
 def _with_output(found: Transformer, note: Mapping[str, Any]) -> Transformer:
-    """Return the model; if it classifies whole samples, its output layer gets a negligible cost."""
+    """Return the model. If the program classifies whole samples, the cost of the output layer is set to almost 0."""
     wide = [each for each in note.get("products", []) if each["channels"] == found.vocab]
     made = [shape for shape in note.get("made", []) if len(shape) > 1]  # outputs other than a scalar loss
     if found.tied and made and not wide and not any(found.vocab in shape for shape in made):

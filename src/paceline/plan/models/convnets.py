@@ -120,7 +120,7 @@ def _bottleneck(inputs: int, middle: int, outputs: int, before: int, side: int, 
 
 
 def _squeeze(channels: int, side: int, ratio: int) -> Iterator[_Conv]:
-    """Yield the two small layers of squeeze-and-excitation, and its scaling pass over the whole map."""
+    """Yield the two small layers of squeeze-and-excitation, and the multiplication of the whole feature map."""
     yield _Conv(inputs=channels, outputs=channels // ratio, kernel=1, side=1)
     yield _Conv(inputs=channels // ratio, outputs=channels, kernel=1, side=1)
     yield _Conv(inputs=channels, outputs=channels, kernel=1, side=side, groups=channels, maps=1.0)
@@ -152,7 +152,7 @@ def _rounded(channels: float) -> int:
 
 
 def _ssd300(found: re.Match[str]) -> Iterator[_Conv]:
-    """Yield the layers of ResNet-50 up to its third stage at 38 x 38, six extra scales and their heads."""
+    """Yield the layers of SSD300: ResNet-50 up to its third stage at 38 x 38, six extra scales, and detection heads."""
     del found
     yield _Conv(inputs=3, outputs=64, kernel=7, side=150)
     inputs = 64

@@ -1,4 +1,4 @@
-"""Creates the model of a Python factory on the meta device, where tensors use no memory."""
+"""Creates a model by calling a Python function or class (factory) on the meta device, where tensors use no memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def model_from_factory(text: str, seq: int, image: int | None = None) -> Model:
 
     Args:
         text: Module and name of a class, or of a function without arguments.
-        seq: Tokens per sample, which weights do not determine.
+        seq: Tokens per sample, which cannot be read from the weights.
         image: Pixels on a side of a three-channel image, for a convolutional network.
 
     Raises:
@@ -54,7 +54,10 @@ def model_from_factory(text: str, seq: int, image: int | None = None) -> Model:
 
 
 def _passed(module: Any, text: str, image: int) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Run a forward pass on images on the meta device; return its products and the counts of saved tensors."""
+    """Run a forward pass on images on the meta device.
+
+    Return the recorded matrix products and convolutions, and the counts of saved tensors.
+    """
     import torch
 
     found: list[dict[str, Any]] = []

@@ -1,9 +1,9 @@
 """Reads the transformer that a Hugging Face ``config.json`` describes: decoder, encoder, encoder-decoder or vision.
 
-An encoder-decoder is counted as the blocks of both, on samples with equally many input and output tokens; the
-cross attention of the decoder is averaged over all blocks. The tokens of a vision transformer are its patches,
-and its output layer computes one of them. Config files omit defaults of their class; whether embeddings are
-tied is then looked up by ``model_type``.
+An encoder-decoder has the blocks of both parts, and samples with equally many input and output tokens; the cross
+attention of the decoder is averaged over all blocks. The tokens of a vision transformer are its patches, and its output
+layer runs on only one of them. Config files omit the defaults of their class. Whether embeddings are tied is then
+looked up by ``model_type``.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def transformer_from_config(path: Path) -> Transformer:
 
 
 def _text_part(config: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    """Return the part of a config that describes the text blocks, and a display name."""
+    """Return the part of a config that describes the text model, and a name of the model for messages."""
     kind = str(config.get("model_type", ""))
     parts = [config[name] for name in _TEXT_PARTS if isinstance(config.get(name), dict)]
     if parts and kind not in _OTHERS and not config.get("hidden_size"):
@@ -91,7 +91,7 @@ def _text_part(config: dict[str, Any]) -> tuple[dict[str, Any], str]:
 
 @dataclass(frozen=True)
 class _ConfigFile:
-    """A config file, whose values have different names in different model classes."""
+    """A config file. The same value has different names in the files of different model classes."""
 
     path: Path
     config: Mapping[str, Any]
@@ -183,7 +183,7 @@ def _tied(said: _ConfigFile) -> bool:
 
 
 def _latent(said: _ConfigFile, hidden: int, heads: int, head_dim: int) -> dict[str, int]:
-    """Return the number of attention weights and the head width of latent attention (DeepSeek)."""
+    """Return the number of attention weights and the head width of a model with latent attention (DeepSeek)."""
     if not said.has("kv_lora_rank"):
         return {"head_dim": head_dim}
     keys = said.number("qk_nope_head_dim") + said.number("qk_rope_head_dim")

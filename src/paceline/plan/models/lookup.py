@@ -1,11 +1,11 @@
 """Finds the model that a user names: a published name, numbers, a ``config.json`` or a ``module:factory``.
 
-``data/models.csv`` lists published architectures as their configuration files give them. Cross and relative
-attention are given as `attention_weights`, the mean over the blocks of encoder and decoder; an adaptive softmax
-as `head_share`.
+``data/models.csv`` lists published architectures as their configuration files give them. For cross and relative
+attention, `attention_weights` is the mean over the blocks of encoder and decoder. For an adaptive softmax, `head_share`
+is below 1.
 
-Missing numbers are filled in with the usual proportions. If weights, depth and width are all given, the
-feed-forward width follows: f = rest / (L·m·h) with m matrices. Numbers that contradict each other are refused.
+Missing numbers follow from the usual proportions. If weights, depth and width are all given, the feed-forward width
+follows: f = rest / (L·m·h) with m matrices. Numbers that contradict each other are refused.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def transformer_from_numbers(
     seq: int,
     given: dict[str, int] | None = None,
 ) -> Transformer:
-    """Return a decoder with the given numbers, and the usual proportions for the others.
+    """Return a decoder with the given numbers; the other numbers follow from the usual proportions.
 
     Args:
         name: Name for messages.
@@ -97,7 +97,7 @@ def transformer_from_numbers(
 
 
 def _by_aspect(name: str, params: float | None, known: dict[str, int]) -> dict[str, int]:
-    """Return depth and width from 12·l·h² = params with the usual ratio h / l, in multiples of 128."""
+    """Return `known` with depth and width that solve 12·l·h² = params, by the usual ratio h / l if both are unknown."""
     if params is None:
         raise UsageError(
             f"neither the layers and width nor the number of weights of {name} are given; give --layers --hidden"
@@ -161,7 +161,7 @@ def check_heads(model: Transformer) -> Transformer:
     """Return the model if its key/value heads divide its attention heads and its experts are consistent.
 
     Raises:
-        UsageError: They are not.
+        UsageError: The key/value heads do not divide the heads, or a token uses more experts than there are.
     """
     if model.heads % model.kv_heads:
         raise UsageError(
@@ -194,7 +194,7 @@ def _shortly(weights: float) -> str:
 
 
 def _of_size(found: Transformer, given: Mapping[str, Any], params: float) -> Transformer:
-    """Return the model with the feed-forward (or expert) width that gives it the requested number of weights."""
+    """Return the model with the feed-forward (or expert) width for which it has the requested number of weights."""
 
     def wide(width: int) -> Transformer:
         return replace(found, expert_ffn=width) if found.experts else replace(found, ffn=width)
@@ -231,7 +231,7 @@ def parse_amount(text: str) -> float:
 
 
 def model_of(subject: str | None, numbers: Mapping[str, Any], image: int | None = None) -> Model:
-    """Return the model for a path, a published name or numbers; numbers override those of a name.
+    """Return the model for a path, a published name or numbers; numbers override those of the named model.
 
     Args:
         subject: A ``config.json``, a published name such as ``llama-3-8b``, a ``module:factory``, or None.

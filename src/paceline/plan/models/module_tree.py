@@ -1,11 +1,11 @@
 """Reads architectures from the module tree of a model: weight shapes, and the products of one forward pass.
 
 The blocks are the largest list of modules of one class. In a block, matrices whose name contains ``attn`` or
-``attention`` are attention, the others are the feed-forward. With hidden width h and A attention weights, the
-key/value heads are A/(2h²) - 1 of the heads. Experts are matrices under a name with ``expert`` (``shared``:
-used by every token), as a list of modules or stacked. The narrowest matrix has the width of one expert; an
-expert is gated if its matrices have three times as many weights in total. If blocks and embeddings do not
-explain the number of weights, the model is refused.
+``attention`` belong to attention, the others to the feed-forward. With hidden width h and A attention weights, the
+number of key/value heads is A/(2h²) - 1 times the number of heads. Experts are matrices under a name with ``expert``
+(``shared``: used by every token), as a list of modules or stacked. The narrowest matrix has the width of one expert; an
+expert is gated if its matrices have three times as many weights in total. If blocks and embeddings do not explain the
+number of weights, the model is refused.
 
 A network for images is read from the products (convolutions and linear layers) that one forward pass computed.
 """
@@ -56,7 +56,7 @@ class ModulePart:
             yield from child.parts()
 
     def named_weights(self, above: str = "") -> Iterator[tuple[str, Weight]]:
-        """Yield all weights with their dotted names; a shared weight appears once per use."""
+        """Yield all weights with their dotted names; a shared weight appears once for each use."""
         for weight in self.weights:
             yield above + weight.name, weight
         for name, child in self.children:
@@ -64,12 +64,12 @@ class ModulePart:
 
     @cached_property
     def params(self) -> int:
-        """Return the number of elements of all weights, shared ones counted once."""
+        """Return the number of elements of all weights; shared weights are counted once."""
         return sum({weight.number: weight.size for _, weight in self.named_weights()}.values())
 
 
 def module_part(record: Mapping[str, Any]) -> ModulePart:
-    """Return the module tree for a record of `inprocess.first_step.module_tree.described`."""
+    """Return the module tree for a record that `inprocess.first_step.module_tree.described` made."""
     return ModulePart(
         kind=record["kind"],
         embedding=record["embedding"],
@@ -128,7 +128,12 @@ def is_routed(name: str) -> bool:
 
 
 def width_of(sizes: Sequence[int], hidden: int) -> Width:
-    """Return the feed-forward width from the numbers of weights of its matrices, and whether it is gated."""
+    """Return the width of a feed-forward network, and whether it is gated.
+
+    Args:
+        sizes: The number of weights of each of its matrices.
+        hidden: The hidden width of the model.
+    """
     narrowest = min(sizes)
     return Width(ffn=max(1, narrowest // hidden), gated=round(sum(sizes) / narrowest) >= 3)
 
@@ -145,7 +150,8 @@ def transformer_of(module: ModulePart, name: str, seq: int) -> Transformer:
         seq: Tokens per sample.
 
     Raises:
-        UsageError: It has no blocks with attention and feed-forward, or they do not explain its number of weights.
+        UsageError: The tree has no blocks with attention and feed-forward, or the blocks and embeddings do not explain
+            its number of weights.
     """
     blocks, embedding = blocks_of(module), _embedding(module)
     if blocks is None or embedding is None:
@@ -161,7 +167,7 @@ def transformer_of(module: ModulePart, name: str, seq: int) -> Transformer:
 
 
 def block_fields(module: ModulePart, name: str, blocks: list[ModulePart], hidden: int) -> dict[str, Any]:
-    """Return the fields of a `Transformer` that its blocks determine.
+    """Return those fields of a `Transformer` that can be read from its blocks.
 
     Raises:
         UsageError: Attention and feed-forward were not recognized.
@@ -200,7 +206,7 @@ def in_attention(name: str) -> bool:
 
 
 def _routed(top_k: int | None, sparse: list[Experts], blocks: int) -> dict[str, Any]:
-    """Return the fields of a `Transformer` that describe its experts; empty without experts."""
+    """Return the fields of a `Transformer` that describe its experts; empty if no block has experts."""
     if not sparse:
         return {}
     first = sparse[0]
@@ -214,7 +220,7 @@ def _routed(top_k: int | None, sparse: list[Experts], blocks: int) -> dict[str, 
 
 
 def _near(module: ModulePart, blocks: list[ModulePart]) -> Iterator[ModulePart]:
-    """Yield a block's modules and those around the block, because other parts of a model may have other values."""
+    """Yield the modules inside and around the first block; other parts of a model can have other settings."""
     yield from blocks[0].parts()
     yield from _above(module, blocks[0]) or ()
 
@@ -228,18 +234,18 @@ def _above(part: ModulePart, block: ModulePart) -> list[ModulePart] | None:
 
 
 def _said(parts: Iterator[ModulePart], name: str) -> int | None:
-    """Return the first value that a module states for a name; None if none does."""
+    """Return the first value with this name that a module has as an attribute; None if no module has one."""
     return next((part.said[name] for part in parts if part.said.get(name)), None)
 
 
 def _head_dim(module: ModulePart, blocks: list[ModulePart]) -> int | None:
-    """Return the width of a head; for latent attention, the mean of keys and values; None if unknown."""
+    """Return the width of a head (for latent attention, the mean width of keys and values); None if unknown."""
     keys, values, both = (_said(_near(module, blocks), f"{name}_dim") for name in ("keys", "values", "head"))
     return (keys + values) // 2 if keys and values else both
 
 
 def _kv_heads(said: int | None, heads: int, share: float) -> int:
-    """Return the stated number of key/value heads, or the divisor of `heads` closest to a share of `heads`."""
+    """Return the number of key/value heads: the stated one, or the divisor of `heads` closest to `heads * share`."""
     if said and heads % said == 0:
         return said
     divisors = [each for each in range(1, heads + 1) if heads % each == 0]
@@ -247,7 +253,10 @@ def _kv_heads(said: int | None, heads: int, share: float) -> int:
 
 
 def _width(dense: list[ModulePart], hidden: int) -> Width | None:
-    """Return the feed-forward width of dense blocks; None without any. A gated block may combine its input matrices."""
+    """Return the feed-forward width of blocks without experts; None without such blocks.
+
+    A gated block can have its two input matrices in one.
+    """
     forward = _matrices(dense[0])[1] if dense else []
     if not forward:
         return None
@@ -268,7 +277,11 @@ def _explained(found: Transformer, params: int) -> Transformer:
 
 
 def blocks_of(module: ModulePart) -> list[ModulePart] | None:
-    """Return the group of same-class children of one parent with most weights and with attention; None without one."""
+    """Return the blocks of a model; None if there are none.
+
+    They are children of one module with the same class and with attention; of several such groups, the one with most
+    weights.
+    """
     best, most = None, 0
     for parent in module.parts():
         children = [child for _, child in parent.children if child.params]
@@ -296,7 +309,7 @@ def _embedding(module: ModulePart) -> Weight | None:
 
 
 def _has_output(module: ModulePart, embedding: Weight) -> bool:
-    """Return whether the model has a separate output matrix with the shape of the embedding."""
+    """Return whether the model has an output matrix of its own, with the same shape as the embedding."""
     weights = (weight for _, weight in module.named_weights())
     return any(weight.shape == embedding.shape and weight.number != embedding.number for weight in weights)
 
@@ -313,13 +326,13 @@ def image_network_of(
 
     Args:
         module: The module tree.
-        name: Name of its class.
-        products: As recorded by `inprocess.first_step.module_tree.products`.
-        kept: As counted by `inprocess.first_step.saved_tensors`.
+        name: Name of the module's class.
+        products: The products that `inprocess.first_step.module_tree.products` recorded.
+        kept: The counts of `inprocess.first_step.saved_tensors`.
         samples: Samples of the batch.
 
     Raises:
-        UsageError: The network is neither.
+        UsageError: The network is neither convolutional nor a vision transformer.
     """
     flops = sum(_flops(products, samples))
     convolved = sum(_flops([each for each in products if each["kind"] == "convolution"], samples))
@@ -336,10 +349,10 @@ def image_network_of(
 
 
 def _vision(module: ModulePart, name: str, linear: Sequence[Mapping[str, Any]], samples: int) -> Transformer | None:
-    """Return a vision transformer; None if the module is none.
+    """Return a vision transformer; None if the module is not a vision transformer.
 
-    Its tokens are the positions of the largest layers, its labels the outputs of the last layer. Weights
-    outside blocks and labels belong to patches and positions, and must be a small share.
+    The number of tokens is that of the positions of the largest layer, and the number of labels is that of the outputs
+    of the last layer. All other weights outside the blocks belong to patches and positions, and must be a small share.
     """
     blocks = blocks_of(module)
     hidden = attention_width(blocks[0]) if blocks else None
@@ -356,7 +369,7 @@ def _vision(module: ModulePart, name: str, linear: Sequence[Mapping[str, Any]], 
 def _convnet(
     module: ModulePart, name: str, products: Sequence[Mapping[str, Any]], kept: Mapping[str, int], samples: int
 ) -> ConvNet:
-    """Return a network by its convolutions; a linear layer counts as a convolution at one position."""
+    """Return the convolutional network with these layers; a linear layer counts as a convolution at one position."""
     flops = sum(_flops(products, samples))
     return ConvNet(
         name=name,
@@ -372,6 +385,6 @@ def _convnet(
 
 
 def _flops(products: Sequence[Mapping[str, Any]], samples: int) -> Iterator[float]:
-    """Yield the FLOPs of each product: two per weight and position of a sample."""
+    """Yield the FLOPs of each product for one sample: two for each weight and position."""
     for each in products:
         yield 2.0 * each["weights"] * each["outputs"] / each["channels"] / samples

@@ -1,4 +1,4 @@
-"""The advice for one cluster: the best plan, alternatives, the cost, and the effect of more GPUs."""
+"""The advice for one cluster: the best plan, alternatives, the cost, and the effect of other numbers of GPUs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NARROWER = {"fp32": ("tf32", "bf16"), "tf32": ("bf16",), "bf16": ("fp8",), "fp1
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """How much to train, and the price of the machines if the user gave it."""
+    """How much to train, and the price of the machines if the user gave a price."""
 
     tokens: float | None = None
     samples: float | None = None
@@ -47,7 +47,7 @@ class Scaled:
 
     Attributes:
         efficiency: Samples/s per GPU, relative to the requested plan.
-        exposed: Share of the step in exposed messages.
+        exposed: Share of the step in messages that do not overlap with computation.
     """
 
     plan: Plan
@@ -75,7 +75,7 @@ class Advice:
 
 
 def advise(wish: Wish, machines: Machines, target: Target, fitted: Fitted) -> Advice:
-    """Return the best plans on a cluster, and on other sizes and number formats.
+    """Return the best plans on a cluster, and those with other numbers of GPUs or other number formats.
 
     Raises:
         UsageError: No configuration divides the cluster, the batch and the model.
@@ -98,13 +98,13 @@ def advise(wish: Wish, machines: Machines, target: Target, fitted: Fitted) -> Ad
 
 
 def exposed(plan: Plan) -> float:
-    """Return the share of a step in exposed messages."""
+    """Return the share of the step time in messages that do not overlap with computation."""
     shown = ("tensor", "expert", "shard", "stages", "reduce")
     return sum(plan.step_parts.get(name, 0.0) for name in shown) / plan.step_s
 
 
 def _formats(wish: Wish, fitted: Fitted) -> Iterator[Plan]:
-    """Yield the best plan in each narrower number format that the GPU has."""
+    """Yield the best plan in each number format that the GPU supports and that is narrower than the requested one."""
     narrower = _NARROWER.get(wish.precision, ()) if isinstance(wish.model, Transformer) else ()
     for name in narrower:
         if name in wish.cluster.gpu.peak_flops:

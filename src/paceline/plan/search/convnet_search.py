@@ -14,10 +14,10 @@ from paceline.plan.search.wish import SearchResult, Wish, unbeaten
 
 
 def replica_cases(whole: Case, batch: int, micro_batch: int | None) -> list[Case]:
-    """Return a case for each size of the micro-batch: powers of two, or only the given one.
+    """Return a case for each micro-batch size to try: powers of two that divide the batch, or only the given size.
 
     Raises:
-        UsageError: The layout is not dp only, needs another number of GPUs, or does not divide the batch.
+        UsageError: The layout is not pure data parallelism on all GPUs, or the batch cannot be divided evenly.
     """
     count = whole.cluster.count
     if whole.layout != Layout(dp=count):

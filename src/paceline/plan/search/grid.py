@@ -1,10 +1,9 @@
 """Lists all configurations of a model on a cluster: layouts, micro-batches, recomputation and pipeline schedules.
 
-Tensor parallelism stays within the fast links and divides the heads, expert parallelism divides the replicas,
-and each pipeline stage has at least one block. GPipe needs more memory than 1F1B and takes as long, so it is
-tried only on request. torch does not run zero-bubble schedules with compiled stages, so they are tried on
-request or without fused kernels. With `by_engine`, the rules of `paceline.train` decide which layouts are
-allowed.
+Tensor parallelism stays within the fast links and divides the heads, expert parallelism divides the replicas, and each
+pipeline stage has at least one block. GPipe needs more memory than 1F1B and takes as long, so it is tried only on
+request. torch does not run zero-bubble schedules with compiled stages, so they are tried only on request or without
+fused kernels. With `by_engine`, the rules of `paceline.train` decide which layouts are allowed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from paceline.train.parallel.pp import Pipeline
 
 @cache
 def engine_refusal(layout: Layout) -> str:
-    """Return the engine's message if it does not support a layout; empty if it does."""
+    """Return the message of `paceline.train` if it does not support a layout; empty if it supports the layout."""
     try:
         parse(str(layout))
     except UsageError as error:
@@ -36,7 +35,7 @@ def engine_refusal(layout: Layout) -> str:
 
 @cache
 def engine_chunks(schedule: Schedule) -> int:
-    """Return the number of stages per rank that the engine uses for a schedule."""
+    """Return the number of pipeline stages per rank that `paceline.train` uses for a schedule."""
     return Pipeline(schedule=schedule).stages_each
 
 
@@ -57,7 +56,10 @@ _MORE_CHUNKS = 4  # number of stages per rank that is tried in addition to the e
 
 @dataclass(frozen=True, kw_only=True)
 class GridQuery:
-    """The values that determine the configurations; clusters of equal size and links share one query."""
+    """The values on which the list of configurations depends.
+
+    Clusters with equal numbers of GPUs and equal groups of fast links have the same query.
+    """
 
     model: Transformer
     count: int
@@ -76,7 +78,7 @@ class GridQuery:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """All configurations of a query, as columns without machines, and the counts of refused ones by reason."""
+    """All configurations of a query (also as columns without machines), and the counts of refused ones by reason."""
 
     choices: tuple[tuple[Layout, Training], ...]
     columns: Columns | None
@@ -118,10 +120,10 @@ def grid_of(question: GridQuery) -> Grid:
 
 
 def _check_divides(model: Transformer, layout: Layout) -> None:
-    """Check that the axes of a given layout divide the model's heads, tokens and experts.
+    """Check that a given layout divides the model: its heads, tokens and experts, and that each stage has a block.
 
     Raises:
-        UsageError: An axis does not.
+        UsageError: The size of an axis is not possible.
     """
     wholes = (
         ("tp", model.heads, "attention heads"),
@@ -144,7 +146,7 @@ def _check_divides(model: Transformer, layout: Layout) -> None:
 
 
 def layouts(model: Transformer, count: int, fast: int) -> Iterator[Layout]:
-    """Yield the layouts of `count` GPUs that the model allows.
+    """Yield the layouts on `count` GPUs that are possible with the model.
 
     Args:
         model: The model.
@@ -162,7 +164,10 @@ def layouts(model: Transformer, count: int, fast: int) -> Iterator[Layout]:
 
 
 def _replicated(replicas: int, fast: int, axes: dict[str, int]) -> Iterator[Layout]:
-    """Yield layouts with weights not sharded, sharded over all replicas, or sharded over those with fast links."""
+    """Yield layouts that differ in the sharding of weights over the replicas.
+
+    Weights are not sharded, sharded over all replicas, or sharded over the replicas that fast links join.
+    """
     near = max(1, fast // axes["tp"] // axes["cp"])
     for shard in sorted({1, replicas, *([near] if replicas % near == 0 else [])}):
         yield Layout(dp=replicas // shard, shard=shard, **axes)
@@ -211,7 +216,7 @@ def _why_none(question: GridQuery, layout: Layout, per_replica: int) -> str:
 
 
 def _turns(question: GridQuery, layout: Layout, micro_steps: int, way: Recompute) -> Iterator[tuple[Schedule, int]]:
-    """Yield the schedules, with stages per rank, that the micro-batches and blocks allow."""
+    """Yield the pipeline schedules that are possible for a layout, each with its number of stages per rank."""
     if layout.pp == 1:
         yield "1f1b", 1
         return

@@ -1,7 +1,7 @@
 """Finds the best machines: every instance type of the price table in clusters of several sizes.
 
-Each cluster has its best layout. Machines are compared by closed forms. Pipelines are simulated only for
-machines that no other beats in both time and money.
+Each cluster gets its best layout. Machines are compared by closed forms. Pipelines are simulated only on machines that
+no other machines beat in both time and money.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NODES = (1, 2, 4, 8, 16, 32)
 
 @dataclass(frozen=True, kw_only=True)
 class MachineOffer:
-    """Machines, the fastest plan on them, and hours and price of all steps, on demand and on spot machines."""
+    """Machines, the fastest plan on them, and the hours and price of all steps on on-demand and spot machines."""
 
     machines: Machines
     plan: Plan
@@ -34,13 +34,13 @@ class MachineOffer:
     spread: float  # relative error that hours and price of four of five predictions stay below
 
     def ends(self, value: float) -> tuple[float, float]:
-        """Return the 80% interval around a number of hours or dollars: (value / (1 + spread), value * (1 + spread))."""
+        """Return the 80% interval of a predicted number of hours or dollars, from the spread of prediction errors."""
         return value / (1 + self.spread), value * (1 + self.spread)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OfferLimits:
-    """The limits of an offer; None: no limit."""
+    """The limits on price, time and region of an offer; None for no limit."""
 
     usd_per_hour: float | None = None
     hours: float | None = None
@@ -55,8 +55,8 @@ class Offers:
 
     Attributes:
         best: Offers that no other beats in both time and price, cheapest first.
-        beaten: The others, cheapest first.
-        refused: Counts of refused machines by reason.
+        beaten: All other offers, cheapest first.
+        refused: Number of refused machines for each reason.
     """
 
     best: tuple[MachineOffer, ...]
@@ -74,7 +74,7 @@ def find_offers(wish: Wish, steps: int, limits: OfferLimits, fitted: Fitted) -> 
     """Return the offers of all instance types in the price table.
 
     Args:
-        wish: What to train. The cluster is replaced by each offer's.
+        wish: What to train. The cluster in it is replaced by that of each offer.
         steps: Number of training steps.
         limits: Limits on price, time and region.
         fitted: The fitted constants.
@@ -111,7 +111,7 @@ def find_offers(wish: Wish, steps: int, limits: OfferLimits, fitted: Fitted) -> 
 
 
 def _offer(wish: Wish, rented: tuple[Instance, int], steps: int, fitted: Fitted) -> MachineOffer | str:
-    """Return an offer predicted by closed forms, or the reason why there is none."""
+    """Return the offer for a number of instances, predicted by closed forms, or the reason why there is none."""
     instance, nodes = rented
     if instance.on_demand_usd_h is None:
         return "no price"
@@ -146,7 +146,7 @@ def _within(offer: MachineOffer, limits: OfferLimits) -> bool:
 
 
 def _distinct(table: Sequence[Instance]) -> list[Instance]:
-    """Return the cheapest instance among those that differ only in host processors and memory."""
+    """Return the cheapest of each group of instances that differ only in host processors and memory."""
     best: dict[tuple[str, str, str, float], Instance] = {}
     for each in table:
         key = (each.provider, each.region, each.gpu, each.gpu_count)

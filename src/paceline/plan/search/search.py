@@ -1,7 +1,8 @@
-"""The search for the best layout: the fastest of all configurations that fit with enough certainty.
+"""The search for the best layout: the fastest of all configurations that fit in memory with enough certainty.
 
-All configurations are predicted by closed forms. Of the fastest, those with a pipeline are then simulated, until every
-configuration on the front is simulated or has no pipeline. Configurations that do not fit are counted by reason.
+All configurations are predicted by closed forms. The front has the configurations that no other beats in both time and
+memory. Those with a pipeline are then simulated, fastest first, until all pipelines on the front are simulated.
+Configurations that do not fit are counted by reason.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _ROOM = 0.85  # least ratio of simulated to closed-form memory: the first stage 
 
 
 def search(wish: Wish, fitted: Fitted, most_tasks: int = _MOST_TASKS) -> SearchResult:
-    """Return the fastest configurations that fit in memory.
+    """Return the configurations that fit in memory and that no other beats in both time and memory.
 
     Args:
         wish: The request.
         fitted: The fitted constants.
-        most_tasks: Limit on simulated pipeline tasks; 0: closed forms only.
+        most_tasks: Limit on simulated pipeline tasks; 0 to use closed forms only.
 
     Raises:
         UsageError: No configuration divides the cluster, the batch and the model.
@@ -76,7 +77,7 @@ def search(wish: Wish, fitted: Fitted, most_tasks: int = _MOST_TASKS) -> SearchR
 
 @dataclass(frozen=True)
 class _Candidates:
-    """The predictions of all configurations; simulation overwrites entries."""
+    """The predictions of all configurations. Results of simulations replace those of closed forms."""
 
     seconds: Floats
     held: Floats
@@ -85,7 +86,10 @@ class _Candidates:
 
 
 def _simulate_front(cases: _Cases, looked: _Candidates, fitted: Fitted, most_tasks: int) -> dict[int, SimulatedCase]:
-    """Simulate the pipelines on the front, fastest first, until all are simulated or the limit is reached."""
+    """Simulate the pipeline configurations that no other beats in both time and memory, fastest first.
+
+    This ends when all of them are simulated, or when `most_tasks` pipeline tasks were simulated.
+    """
     played: dict[int, SimulatedCase] = {}
     tasks = 0
     while tasks < most_tasks:
@@ -105,7 +109,7 @@ def _simulate_front(cases: _Cases, looked: _Candidates, fitted: Fitted, most_tas
 
 @dataclass(frozen=True)
 class _Cases:
-    """Configurations as cases, each created when it is accessed."""
+    """The configurations of a search as a list of cases; each case is created when it is accessed."""
 
     wish: Wish
     choices: tuple[tuple[Layout, Training], ...]
@@ -116,7 +120,10 @@ class _Cases:
 
 
 def _front(looked: _Candidates) -> list[int]:
-    """Return the indices of the front: fastest first, each with less memory than those before it."""
+    """Return the indices of the configurations that no other beats in both time and memory.
+
+    The fastest is first; each needs less memory than those before it.
+    """
     order = np.lexsort((looked.held, looked.seconds))
     order = order[looked.hopeful[order]]
     held = looked.held[order]
@@ -166,7 +173,7 @@ def _grid_query(wish: Wish, model: Transformer) -> GridQuery:
 
 
 def largest_batch(plan: Plan, fitted: Fitted) -> int:
-    """Return the largest micro-batch, a power of two, with which a plan fits; 0 if none does."""
+    """Return the largest micro-batch (a power of two) with which a plan fits in memory; 0 if it never fits."""
     sizes = [2**power for power in range(13)]
     cases = [replace(plan.case, training=replace(plan.case.training, micro_batch=float(size))) for size in sizes]
     available, k = plan.case.cluster.memory_bytes, fitted.constants

@@ -33,11 +33,11 @@ class Wish:
 
     Attributes:
         global_batch: Samples per step.
-        layout: The only layout to consider; None: all.
-        micro_batch: The only micro-batch to consider; None: all.
+        layout: The only layout to consider; None for all.
+        micro_batch: The only micro-batch size to consider; None for all.
         states: Bytes of a trained weight, of its gradient, and of its optimizer state.
         by_engine: Whether to consider only configurations that `paceline.train` supports.
-        schedule: The only pipeline schedule to consider; None: those that may be best.
+        schedule: The only pipeline schedule to consider; None for those that could be best.
         optimizer: Name of the optimizer; `states` has its bytes.
         adapted: The trained part, if weights are frozen.
     """
@@ -71,10 +71,10 @@ class SearchResult:
     """The result of a search.
 
     Attributes:
-        plans: Plans that fit, fastest first, each with less memory than those before it.
-        looked_at: Number of configurations.
-        rejected: Counts of rejected configurations by reason.
-        nearest: The plan with the least memory, to report if no plan fits.
+        plans: Plans that fit in memory, fastest first; each needs less memory than those before it.
+        looked_at: Number of configurations that were predicted.
+        rejected: Number of rejected configurations for each reason.
+        nearest: The plan that needs least memory, which is reported if no plan fits.
         played: Number of simulated pipelines.
     """
 

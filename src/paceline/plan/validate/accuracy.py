@@ -1,11 +1,12 @@
-"""The accuracy of predictions: errors of time and memory, ranking, fit, and the cost of wrong choices.
+"""The accuracy of predictions: errors of time and memory, order of step times, out of memory, and wrong choices.
 
-The absolute percentage error of a row is |predicted / measured - 1|; the median and the 90th percentile are
-reported. The order is the share of pairs of rows of one source whose predicted step times are in the measured
-order (ties are not counted). In `median_of_sources` all sources have equal weight.
+The absolute percentage error of a published measurement (row) is |predicted / measured - 1|; the median and the 90th
+percentile are reported. For the order, all pairs of rows of one source are compared: it is the share of pairs whose
+predicted step times are in the measured order (ties are not counted). In `median_of_sources` all sources have equal
+weight.
 
-A sweep is the rows of one source with the same model, cluster, sample length and format. The regret of a sweep
-is how much slower the row with the fastest prediction was measured, compared with the fastest row.
+A sweep is the rows of one source with the same model, cluster, sample length and format. The regret of a sweep is how
+much slower the row with the fastest prediction is than the row with the fastest measurement.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _APART = 0.05  # rows of a sweep whose measurements differ by less count as equa
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionErrors:
-    """Errors of a group of rows, as fractions; None if nothing can be compared."""
+    """Prediction errors for a group of published measurements, as fractions; None if nothing can be compared."""
 
     rows: int
     predicted: int
@@ -43,7 +44,7 @@ class PredictionErrors:
 
 @dataclass(frozen=True, kw_only=True)
 class OutOfMemory:
-    """Counts of rows with a prediction of whether they fit in memory, by outcome."""
+    """Counts of published measurements, by whether the prediction that they fit in memory was right."""
 
     right: int
     wrong_fits: int  # predicted to fit, but out of memory
@@ -53,7 +54,7 @@ class OutOfMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """A file of measurements, its predictions, and the errors."""
+    """The published measurements of a file, their predictions, and the errors."""
 
     rows: tuple[PublishedRow, ...]
     predictions: tuple[Prediction, ...]
@@ -66,7 +67,7 @@ class Validation:
 
 
 def validate(rows: Sequence[PublishedRow], fitted: Fitted) -> Validation:
-    """Return the predictions for all rows and their errors."""
+    """Predict all published measurements (rows), and return the predictions with their errors."""
     predictions = predict_rows(rows, fitted.constants)
     pairs = list(zip(rows, predictions, strict=True))
     sources = _grouped(pairs, lambda row: row.source)
@@ -86,7 +87,7 @@ def validate(rows: Sequence[PublishedRow], fitted: Fitted) -> Validation:
 
 
 def regime(row: PublishedRow) -> str:
-    """Return the kind of training of a row, as `constants.regime_of` names it, or ``refused``."""
+    """Return the kind of training of a published measurement, as `constants.regime_of` names it, or ``refused``."""
     return regime_of(row.cases[0]) if row.cases else "refused"
 
 
@@ -124,7 +125,7 @@ def _errors(pairs: Sequence[tuple[PublishedRow, Prediction]]) -> PredictionError
 
 
 def _compared(pairs: Sequence[tuple[PublishedRow, Prediction]]) -> list[tuple[PublishedRow, float, float]]:
-    """Return the rows whose step time is compared, with measured and predicted seconds."""
+    """Return the rows with both a measured and a predicted step time, and these two times in seconds."""
     return [
         (row, row.step_s, found.step_s) for row, found in pairs if row.step_s and found.step_s and not row.out_of_memory
     ]
@@ -136,10 +137,10 @@ def _per_sample(row: PublishedRow, measured: float, predicted: float) -> tuple[s
 
 
 def _order(rows: Sequence[tuple[str, float, float]], apart: float = 0.0) -> float | None:
-    """Return the share of pairs within a group whose predicted times have the measured order.
+    """Return the share of pairs of rows whose predicted times have the same order as their measured times.
 
     Args:
-        rows: Group, measured and predicted time.
+        rows: The group, the measured and the predicted time of each row. Pairs are made within a group.
         apart: Pairs whose measurements differ by less than this share do not count.
     """
     groups: dict[str, list[tuple[float, float]]] = {}
@@ -187,9 +188,8 @@ _CLOSE = 0.05
 class ChoiceErrors:
     """The regret of choosing by prediction, over all sweeps with two rows or more.
 
-    The regret is how much slower the chosen row is than the fastest one, as a
-    fraction of the fastest time. `within_5_percent` is the share of sweeps with a
-    regret of at most 5 %. The values are None without such sweeps.
+    The regret is how much slower the chosen row is than the fastest row, as a fraction of the fastest time.
+    `within_5_percent` is the share of sweeps with a regret of at most 5 %. The values are None without such sweeps.
     """
 
     sweeps: int
@@ -213,6 +213,6 @@ def choice_errors(pairs: Sequence[tuple[PublishedRow, Prediction]]) -> ChoiceErr
 
 
 def _loss(members: list[tuple[float, float]]) -> float:
-    """Return how much slower the configuration with the fastest prediction is than the fastest one, as a fraction."""
+    """Return by how much the row with the fastest prediction is slower than the fastest row, as a fraction."""
     _, chosen = min(members)
     return chosen / min(measured for _, measured in members) - 1

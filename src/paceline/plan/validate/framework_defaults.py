@@ -1,9 +1,9 @@
-"""The defaults of training frameworks: kernels, overlap, bytes per weight.
+"""The defaults of training frameworks: kernels, overlap of messages with compute, and bytes per weight.
 
-These are facts about public code of its time, not fitted. Megatron-LM before 2023 had no flash attention and
-reduced gradients after the last backward pass; its successors overlap gradients and tensor-parallel messages.
-Since then, gradients are kept in 16 bits, except in FSDP and autocast, which keep fp32. LitGPT's ``bf16-true``
-keeps everything in 16 bits.
+These are facts about the public code at the time of a measurement; nothing is fitted. Megatron-LM before 2023 had no
+flash attention and reduced gradients after the last backward pass; its successors overlap gradients and tensor-parallel
+messages. Since then, gradients are kept in 16 bits, except in FSDP and autocast, which keep fp32. LitGPT's
+``bf16-true`` keeps everything in 16 bits.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MemoryKind = Literal["allocated", "reserved", "shown"]
 
 @dataclass(frozen=True, kw_only=True)
 class SoftwareDescription:
-    """The software of a published row, as the source describes it, in lower case."""
+    """The software behind one published training measurement, in the words of its source, in lower case."""
 
     framework: str
     precision: str
@@ -35,10 +35,10 @@ class SoftwareDescription:
 
 
 def choices(said: SoftwareDescription) -> dict[str, Any]:
-    """Return the fields of `Training` that the software determines; the precision is "" if unknown.
+    """Return those fields of `Training` that the software determines; the precision is "" if it is not stated.
 
     Raises:
-        UsageError: The precision is not known.
+        UsageError: The stated precision is not a known number format.
     """
     old = said.year < _OVERLAP_SINCE and _has(said.framework, "megatron", "deepspeed")
     modern = not old and _has(said.framework, "megatron", "bridge", "nemo")
@@ -61,7 +61,7 @@ def choices(said: SoftwareDescription) -> dict[str, Any]:
 
 
 def memory_kind(framework: str) -> MemoryKind:
-    """Return the kind of memory figure that a framework publishes: allocated, reserved, or as nvidia-smi shows."""
+    """Return which kind of memory a framework publishes: allocated, reserved, or as nvidia-smi shows it."""
     if "deepspeed" in framework:
         return "shown"
     return "allocated" if _has(framework, "megatron", "litgpt") else "reserved"

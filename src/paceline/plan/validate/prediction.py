@@ -1,4 +1,4 @@
-"""Predicts published rows: the candidates of each row as columns, and the fastest candidate that fits."""
+"""Predicts published measurements (rows). Of the candidate configurations of a row, the fastest that fits is used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KINDS = ("allocated", "reserved", "shown")
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """Rows as columns: candidate `i` of the transformers belongs to row `owner[i]`."""
+    """The candidate configurations of all rows as columns: entry `i` of the transformers belongs to row `owner[i]`."""
 
     count: int
     timed: Columns | None
@@ -35,13 +35,14 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The prediction for one row; its figures are None, with a reason, if the row cannot be predicted.
+    """The prediction for one row; its numbers are None, with a reason, if the row cannot be predicted.
 
     Attributes:
         step_s: Seconds of a step.
-        memory_bytes: Peak memory, in the kind of figure that the row's source publishes.
+        memory_bytes: Peak memory of the kind that the row's source publishes (allocated, reserved, or as nvidia-smi
+            shows it).
         needed_bytes: Peak memory as nvidia-smi shows it, which must fit in the GPU.
-        assumed: The settings that the row leaves open, as in its fastest candidate that fits.
+        assumed: The settings that the row does not state, taken from its fastest candidate that fits.
     """
 
     step_s: float | None = None
@@ -88,7 +89,7 @@ def _assumed(row: PublishedRow, candidate: int) -> str:
 
 
 def prepare(rows: Sequence[PublishedRow]) -> Prepared:
-    """Return the candidates of all rows as columns."""
+    """Return the candidate configurations of all rows as columns."""
     owner = [index for index, row in enumerate(rows) for case in row.cases if isinstance(case.model, Transformer)]
     timed = [case for row in rows for case in row.timed if isinstance(case.model, Transformer)]
     kept = [case for row in rows for case in row.cases if isinstance(case.model, Transformer)]
@@ -108,7 +109,10 @@ def prepare(rows: Sequence[PublishedRow]) -> Prepared:
 
 
 def choose_candidates(prepared: Prepared, constants: Constants) -> NDArray[np.int64]:
-    """Return the index of each row's candidate: the fastest that fits, or the smallest if none fits."""
+    """Return for each row the index of the candidate to use, or -1 for a row without candidates in the columns.
+
+    This is the fastest candidate that fits in memory, or, if none fits, the one that exceeds the memory least.
+    """
     best = np.full(prepared.count, -1, dtype=np.int64)
     if prepared.timed is None or prepared.kept is None:
         return best
@@ -123,7 +127,7 @@ def choose_candidates(prepared: Prepared, constants: Constants) -> NDArray[np.in
 
 
 def step_seconds(prepared: Prepared, constants: Constants) -> Floats:
-    """Return the step time of every row in seconds; NaN if it cannot be predicted."""
+    """Return the predicted step time of every row in seconds; NaN for a row that cannot be predicted."""
     found = np.full(prepared.count, np.nan)
     if prepared.timed is not None:
         picked = choose_candidates(prepared, constants)
@@ -134,7 +138,10 @@ def step_seconds(prepared: Prepared, constants: Constants) -> Floats:
 
 
 def memory_bytes(prepared: Prepared, constants: Constants) -> Floats:
-    """Return the peak memory of every row in bytes, in the kind of figure that its source publishes; NaN if unknown."""
+    """Return the predicted peak memory of every row in bytes; NaN if unknown.
+
+    It is the kind of memory that the row's source publishes.
+    """
     found = np.full(prepared.count, np.nan)
     if prepared.kept is not None:
         picked = choose_candidates(prepared, constants)
@@ -148,9 +155,9 @@ def memory_bytes(prepared: Prepared, constants: Constants) -> Floats:
 
 
 def _of_kind(parts: dict[str, float], kind: str) -> float:
-    """Return the peak memory of a convolutional network, without the parts that a published kind of figure leaves out.
+    """Return the peak memory of a convolutional network, of the kind that its source publishes.
 
-    For example, a figure of allocated memory contains neither fragmentation nor the context.
+    For example, allocated memory contains neither fragmentation nor the CUDA context.
     """
     left_out = {"allocated": ("fragmentation", "context"), "reserved": ("context",)}.get(kind, ())
     return sum(value for name, value in parts.items() if name not in left_out)

@@ -1,8 +1,8 @@
-"""Published measurements: each row as a case to predict, and the measured figures to compare with.
+"""Published measurements: each row gives cases to predict, and the measured numbers to compare with.
 
-The columns are those of the calibration file in the documentation; any of them may be empty. Predictions never
-use the measured figures. If a row does not give the micro-batch or the recomputation, every choice is a
-candidate and the fastest one that fits is used, because published configurations are usually tuned.
+The columns are those of the calibration file in the documentation; any of them can be empty. Predictions never use the
+measured numbers. If a row does not give the micro-batch or the recomputation, every choice is a candidate and the
+fastest one that fits is used, because published configurations are usually tuned.
 """
 
 from __future__ import annotations
@@ -49,9 +49,10 @@ class PublishedRow:
 
     Attributes:
         cases: Candidate configurations; the fastest that fits is used.
-        timed: The cases whose step time is compared; their samples may be shorter than the longest one.
+        timed: The same cases for which step times were published, for example with the mean sample length instead of
+            the longest.
         reason: Why the row cannot be predicted, or "".
-        sweep: Key shared by rows of one source with the same model and machines.
+        sweep: Text that is equal for rows with the same model, sample length, GPUs and precision.
     """
 
     identity: str
@@ -95,7 +96,7 @@ def _whole(reader: csv.DictReader[str]) -> list[dict[str, str]]:
 
 
 def parse_row(row: Mapping[str, str]) -> PublishedRow:
-    """Return the configuration of a row, or a row with the reason why it cannot be predicted."""
+    """Return the cases and measurements of a row of the file, or the reason why it cannot be predicted."""
     identity = row.get("id", "")
     source = row.get("source", "") or "unnamed"
     try:
@@ -117,10 +118,10 @@ def parse_row(row: Mapping[str, str]) -> PublishedRow:
 
 
 def parse_number(row: Mapping[str, str], name: str) -> float | None:
-    """Return a number in a row; None if it is empty.
+    """Return the number in a column of a row; None if it is empty.
 
     Raises:
-        UsageError: It is not a number above zero.
+        UsageError: The column does not contain a number above zero.
     """
     text = row.get(name, "")
     text = text.replace(",", "") if _THOUSANDS.fullmatch(text) else text
@@ -137,10 +138,10 @@ def parse_number(row: Mapping[str, str], name: str) -> float | None:
 
 
 def parse_count(row: Mapping[str, str], name: str) -> int | None:
-    """Return a whole number in a row; None if it is empty.
+    """Return the whole number in a column of a row; None if it is empty.
 
     Raises:
-        UsageError: It is not a whole number above zero.
+        UsageError: The column does not contain a whole number above zero.
     """
     value = parse_number(row, name)
     if value is not None and value != int(value):
@@ -176,20 +177,24 @@ def _cases(row: Mapping[str, str]) -> tuple[Case, ...]:
 
 
 def _unsaid(row: Mapping[str, str]) -> bool:
-    """Return whether the row does not give a parallel layout."""
+    """Return whether the row states no parallel layout."""
     axes = [row.get(axis, "") for axis in ("tp", "dp", "pp")]
     return not any(axis not in ("", "1") for axis in axes) and row.get("sharding", "").lower() in ("", "none")
 
 
 def _recomputed(row: Mapping[str, str], model: Model) -> tuple[str, ...]:
-    """Return the candidates for recomputation if the row does not give it; empty if it does."""
+    """Return the kinds of recomputation to try; empty if the row states one, or for convolutional networks."""
     if row.get("act_ckpt") or not isinstance(model, Transformer):
         return ()
     return ("none", "cheap", "operators", "full")
 
 
 def _chunks(row: Mapping[str, str], model: Model, layout: Layout) -> list[int]:
-    """Return the candidates for stages per rank: the published value, or all divisors of the blocks."""
+    """Return the numbers of pipeline stages per rank to try.
+
+    This is the published number; without one, all divisors of the blocks of a rank, if the micro-batch is not given
+    either.
+    """
     given = parse_count(row, "vpp")
     if given or row.get("micro_batch") or layout.pp == 1 or not isinstance(model, Transformer):
         return [given or 1]
@@ -198,7 +203,7 @@ def _chunks(row: Mapping[str, str], model: Model, layout: Layout) -> list[int]:
 
 
 def _images(model: Model, cluster: Cluster, number_format: str) -> int:
-    """Return the usual samples per GPU of a convolutional network."""
+    """Return the usual number of samples per GPU of a convolutional network; 1 for other models."""
     if not isinstance(model, ConvNet):
         return 1
     each = model.kept * ELEMENT_BYTES[number_format] + model.kept_bytes
@@ -207,7 +212,7 @@ def _images(model: Model, cluster: Cluster, number_format: str) -> int:
 
 
 def _batches(row: Mapping[str, str], model: Model, layout: Layout, images: int) -> tuple[float | None, list[float]]:
-    """Return the samples per replica and step (None: unknown), and the candidates for the micro-batch."""
+    """Return the samples of a replica in a step (None if unknown), and the micro-batch sizes to try."""
     total, micro = parse_number(row, "global_batch"), parse_number(row, "micro_batch")
     if micro is not None and "in tokens" in row.get("notes", "") and isinstance(model, Transformer):
         micro /= model.seq
@@ -243,7 +248,7 @@ def _cluster(row: Mapping[str, str]) -> Cluster:
 
 
 def _ranks(row: Mapping[str, str]) -> int:
-    """Return the number of GPUs as the product of the published axes."""
+    """Return the number of GPUs, computed as the product of the published axes of the layout."""
     sizes = [size for axis in ("tp", "pp", "dp", "cp") if (size := parse_count(row, axis))]
     if not sizes:
         raise UsageError("neither n_gpus nor an axis of the layout is given")
@@ -302,7 +307,7 @@ def _model(row: Mapping[str, str]) -> Model:
 
 
 def _even_stages(params: float, pp: int) -> dict[str, int]:
-    """Return depth and width for a number of weights, with a depth that the pipeline stages divide."""
+    """Return depth and width for a number of weights, with a depth that is a multiple of the pipeline stages."""
     usual = transformer_from_numbers("", params=params, seq=1)
     layers = max(1, round(usual.layers / pp)) * pp
     return {"layers": layers, "hidden": max(128, round((params / 12 / layers) ** 0.5 / 128) * 128)}
@@ -354,12 +359,12 @@ def _as_timed(case: Case, row: Mapping[str, str]) -> Case:
 
 
 def _is_padded(model: Transformer) -> bool:
-    """Return whether the program skips padding: masked language models with long samples."""
+    """Return whether programs skip the padding of samples: BERT models with long samples."""
     return model.name.startswith("BERT") and model.seq >= 512
 
 
 def _step_s(row: Mapping[str, str], case: Case, timed: Case) -> float | None:
-    """Return the measured step time in seconds, from a published time or rate; None without one.
+    """Return the measured step time in seconds, computed from a published time or rate; None without one.
 
     A published rate counts padding as tokens.
     """

@@ -57,7 +57,7 @@ def _phase(one: PhaseChange, longest: float) -> list[str | Markup]:
 
 
 def findings(comparison: Comparison) -> Markup | None:
-    """Return the section with the findings of only one of the two runs, and notes; None without any."""
+    """Return the section with notes and with the findings that only one of the two runs has; None without any."""
     notes = [text for label, text in reasons(comparison) if label == "note"]
     groups = (
         *_group("Found only after", comparison.new),

@@ -1,4 +1,4 @@
-"""The charts of a comparison: step time and loss of both runs in one chart each."""
+"""The charts of a comparison: one chart with the step times of both runs, and one with their losses."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Curve:
     values: Sequence[float | None]
 
     def at(self, step: float) -> float | None:
-        """Return the value at a step: the value of the last point at or before the step; None after the last point."""
+        """Return the value of the last point at or before a step; None outside the range of steps."""
         place = bisect_right(self.steps, step) - 1
         return self.values[place] if place >= 0 and step <= self.steps[-1] else None
 
 
 def step_times(comparison: Comparison) -> Markup | None:
-    """Return the chart of the step time of both runs; None if a run has no timeline."""
+    """Return the chart with the step times of both runs; None if one of them has no timeline."""
     curves = [_times(run) for run in (comparison.before, comparison.after)]
     if any(curve is None for curve in curves):
         return None
@@ -61,7 +61,7 @@ def step_times(comparison: Comparison) -> Markup | None:
 
 
 def _times(run: Diagnosis) -> Curve | None:
-    """Return the step times of the lowest rank that has any; None if no rank has."""
+    """Return the step times of the lowest rank that has step times; None if no rank has any."""
     rank = min((number for number, points in run.timelines.items() if points), default=None)
     if rank is None:
         return None
@@ -84,7 +84,7 @@ def _steps(curves: Sequence[Curve]) -> Axis:
 
 
 def losses(comparison: Comparison) -> Markup | None:
-    """Return the chart of the loss of both runs; None if a run has no loss."""
+    """Return the chart with the losses of both runs; None if one of them has no loss."""
     curves = [_loss(run) for run in (comparison.before, comparison.after)]
     if any(curve is None for curve in curves):
         return None

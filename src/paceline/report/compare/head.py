@@ -64,7 +64,7 @@ def header(comparison: Comparison, next_command: str) -> Markup:
 
 
 def _what_it_does(comparison: Comparison) -> str:
-    """Return the sentence that says what the next command does; empty if the first sentence already says it."""
+    """Return the sentence that says what the next command does; empty if `first_sentence` already says it."""
     text = next_text(comparison)
     return "" if text in first_sentence(comparison) else f"{words.headline(text)}:"
 

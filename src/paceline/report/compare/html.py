@@ -22,7 +22,7 @@ def comparison_to_html(comparison: Comparison, *, next_command: str | None = Non
 
     Args:
         comparison: The comparison.
-        next_command: The command to run next; None for the one that the terminal output names.
+        next_command: The command to run next; None for the command that the terminal output names.
     """
     command = next_of(comparison) if next_command is None else next_command
     sections = (phases, step_times, losses, findings, settings)

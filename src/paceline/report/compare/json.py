@@ -1,6 +1,6 @@
 """A comparison as one JSON object for programs, schema ``paceline.compare/1``.
 
-Keys may be added, never changed. Units are in the names (``_s``, ``_bytes``); ratios are after / before.
+New keys can be added, but keys never change. Units are in the names (``_s``, ``_bytes``); ratios are after / before.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ RUN_TIME = "whole run"
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One quantity before and after, as text."""
+    """One quantity of the two compared runs, as text."""
 
     label: str
     before: str
@@ -103,7 +103,7 @@ def _throughput(comparison: Comparison) -> Iterator[Row]:
 
 
 def _run_time(comparison: Comparison) -> Iterator[Row]:
-    """Yield the row of the whole runs' time: start-up, warm-up and evaluation included."""
+    """Yield the row with the wall time of both runs, which includes start-up, warm-up and evaluation."""
     sides = comparison.before, comparison.after
     before, after = (one.wall_s for one in sides)
     if before is None or after is None or before <= 0:
@@ -123,7 +123,7 @@ def _run_time(comparison: Comparison) -> Iterator[Row]:
 
 
 def _outside_steps(comparison: Comparison) -> Iterator[Row]:
-    """Yield the row of the time before the first step and after the last, which a faster step does not change."""
+    """Yield the row with the time before the first step and after the last step, which faster steps do not change."""
     before, after = comparison.whole_before, comparison.whole_after
     if before is None or after is None:
         return
@@ -163,7 +163,10 @@ def _loss(loss: LossChange) -> Row:
 
 
 def reasons(comparison: Comparison) -> list[tuple[str, str]]:
-    """Return labelled sentences: what explains the change, new and gone findings, differing settings, notes."""
+    """Return labelled sentences about a comparison.
+
+    They state what explains the change of the step time, new and gone findings, differing settings, and notes.
+    """
     why = _why(comparison)
     lines = [("why", why)] if why else []
     lines += [("new", _finding(one)) for one in comparison.new] + [("gone", _finding(one)) for one in comparison.gone]
@@ -172,7 +175,7 @@ def reasons(comparison: Comparison) -> list[tuple[str, str]]:
 
 
 def _why(comparison: Comparison) -> str:
-    """Return a text that names the phases that explain most of the change; empty if none is certain."""
+    """Return text that names the phases that explain most of the change; empty if no phase certainly changed."""
     told = sorted((c for c in comparison.phases if c.certain), key=lambda c: -(c.explains or 0.0))
     parts = [c for c in told[:3] if (c.explains or 0.0) >= _WORTH_TELLING][: 1 if _mostly(told) else 3]
     changes = [units.signed_seconds(c.change_s.value) for c in parts]
@@ -192,7 +195,7 @@ def _finding(finding: Finding) -> str:
 
 
 def differing(comparison: Comparison) -> list[str]:
-    """Return the settings that differ as text, at most `MAX_DIFFERENCES`."""
+    """Return the settings that differ between the two runs as text, at most `MAX_DIFFERENCES`."""
     told = [f"{one.name}: {one.before} → {one.after}" for one in comparison.differences[:MAX_DIFFERENCES]]
     more = len(comparison.differences) - MAX_DIFFERENCES
     return [*told, f"and {more} more"] if more > 0 else told

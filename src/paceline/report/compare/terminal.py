@@ -71,7 +71,7 @@ def _print_rich(comparison: Comparison, console: Console) -> None:
 
 
 def _table(lines: Sequence[Row], width: int, encoded: Encode) -> list[Text]:
-    """Return the rows as columns, or on two lines each if columns do not fit. Changes within noise are dim."""
+    """Return the rows as a table, or on two lines each if a table is too wide. Changes within the noise are dim."""
     if not lines:
         return []
     table = [_HEADS, *lines]
@@ -99,7 +99,7 @@ def _cells(row: Row) -> tuple[str, str, str, str]:
 
 
 def _labelled(comparison: Comparison, width: int, encoded: Encode) -> list[Text]:
-    """Return the labelled sentences as lines; a repeated label is shown once."""
+    """Return the labelled sentences of `reasons` as lines; a repeated label is shown once."""
     lines, shown = [], ""
     for label, text in [*reasons(comparison), ("method", METHOD)]:
         lines.append(_indented("" if label == shown else label, printable(text), width, encoded))

@@ -30,7 +30,7 @@ _SCALES: Mapping[str, Sequence[tuple[float, float, str]]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """A range of values with their unit; ``log`` for a logarithmic axis."""
+    """A range of values with their unit; `log` is True for a logarithmic axis."""
 
     low: float
     high: float
@@ -38,7 +38,7 @@ class Axis:
     log: bool = False
 
     def fraction(self, value: float) -> float:
-        """Return the position of a value: 0 at the low end, 1 at the high end; values outside are clipped."""
+        """Return the position of a value: 0 at the low end, 1 at the high end; 0 or 1 for values outside."""
         low, high, at = (self._scaled(x) for x in (self.low, self.high, value))
         return min(1.0, max(0.0, (at - low) / (high - low))) if high > low else 0.0
 
@@ -67,8 +67,8 @@ def axis(values: Sequence[float], unit: str, *, floor: float | None = 0.0) -> Ax
 
     Args:
         values: The values.
-        unit: Their unit.
-        floor: The low end of the axis; None for the least value.
+        unit: The unit of the values.
+        floor: The low end of the axis; None to begin at the least value.
     """
     low = min(values, default=0.0) if floor is None else floor
     high = max(values, default=low)

@@ -61,7 +61,7 @@ def line(frame: Frame, xs: Sequence[float], ys: Values, class_: str) -> Markup:
 
 
 def columns(frame: Frame, edges: Sequence[float], tops: Sequence[float], class_: str) -> Markup:
-    """Return filled columns from the bottom up to ``tops``; ``edges`` has one more value than ``tops``."""
+    """Return filled columns from the bottom up to the heights `tops`; `edges` has one value more than `tops`."""
     xs = [frame.at_x(edge) for edge in edges]
     steps = (f"V{frame.at_y(top)}H{right}" for top, right in zip(tops, xs[1:], strict=True))
     return element("path", d=f"M{xs[0]} {HEIGHT}{''.join(steps)}V{HEIGHT}z", class_=class_)
@@ -77,7 +77,7 @@ def whiskers(frame: Frame, xs: Sequence[float], lows: Sequence[float], highs: Se
 def dots(frame: Frame, xs: Sequence[float], ys: Sequence[float], class_: str) -> Markup:
     """Return round points.
 
-    They are lines of zero length with round ends, which stay round when the SVG is stretched.
+    Each point is a line of zero length with round ends, so it stays round when the SVG is stretched.
     """
     drawn = (f"M{frame.at_x(x)} {frame.at_y(y)}h0" for x, y in zip(xs, ys, strict=True))
     return element("path", d="".join(drawn) or "M0 0", class_=f"dot {class_}")
@@ -113,7 +113,7 @@ def plot(
     size: str = "",
     ticks: tuple[int, int] = (6, 4),
 ) -> Markup:
-    """Return a chart of marks between two labelled axes.
+    """Return a chart: two labelled axes with marks such as lines and columns.
 
     Args:
         frame: The axes.
@@ -121,7 +121,7 @@ def plot(
         label: A description of the chart in one sentence, for screen readers.
         notes: Text labels inside the plot.
         hover: The result of `hover_data`, or None.
-        size: ``small`` or ``tiny`` for lower plots.
+        size: ``small`` or ``tiny`` for a plot of smaller height.
         ticks: The approximate largest number of ticks on the x and the y axis.
     """
     across_ticks, up_ticks = frame.x.ticks(ticks[0]), frame.y.ticks(ticks[1])
@@ -160,7 +160,13 @@ def _label(text: str, at: float, edge: str) -> Markup:
 
 
 def hover_data(xs: Sequence[float], series: Sequence[Series], **others: Sequence[float]) -> str:
-    """Return the values shown under the pointer as JSON; ``others`` are further x values of the points, by unit."""
+    """Return the values shown under the pointer as JSON.
+
+    Args:
+        xs: The x value of each point.
+        series: The values of each line at these points.
+        others: Further x values of the points in other units; the keyword is the unit.
+    """
     packed = {
         "x": [_short(x, 6) for x in xs],
         "series": [[one.name, one.unit, [_short(value) for value in one.values]] for one in series],
@@ -177,21 +183,21 @@ def _short(value: float | None, digits: int = 3) -> float | int | None:
 
 
 def swatch(class_: str) -> Markup:
-    """Return a small square in the colour of a class, for legends."""
+    """Return a small square in the colour of a CSS class, for legends."""
     return element("i", class_=f"swatch {class_}", aria_hidden="true")
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> Markup:
-    """Return a list of names with their colours; each entry is the class of the colour and the name."""
+    """Return a legend; each entry has the CSS class of the colour, and the name."""
     items = (element("li", swatch(class_), name) for class_, name in entries)
     return element("ul", *items, class_="legend")
 
 
 def stacked(parts: Sequence[tuple[str, str, float]], label: str, *, named: bool = False, length: float = 1.0) -> Markup:
-    """Return shares as one bar.
+    """Return shares as one bar that is divided into parts.
 
     Args:
-        parts: Class, name and share of each part, in order.
+        parts: The CSS class, the name and the share of each part, in order.
         label: A description of the bar for screen readers.
         named: Whether the bar is high enough to contain numbers.
         length: The length of the bar as a share of the available width.
@@ -205,7 +211,7 @@ def stacked(parts: Sequence[tuple[str, str, float]], label: str, *, named: bool 
 
 
 def phase_bar(shares: Mapping[str, float], *, named: bool = False, length: float = 1.0) -> Markup:
-    """Return the shares of the phases as one stacked bar; other arguments as in `stacked`."""
+    """Return the shares of the phases as one bar; the other arguments are those of `stacked`."""
     parts = [(style.name, style.label, share) for style, share in shown(shares, 0.0)]
     label = ", ".join(f"{name} {units.percent(share)}" for _, name, share in parts if share >= 0.01)
     return stacked(parts, f"Shares of step time: {label}", named=named, length=length)

@@ -25,7 +25,7 @@ _NAMES = {
 
 
 def unavailable(diagnosis: Diagnosis) -> Markup | None:
-    """Return a folded list of what could not be measured, by reason; None if nothing is missing."""
+    """Return a folded list of the values that could not be measured, by reason; None if nothing is missing."""
     if not diagnosis.unavailable:
         return None
     reasons: dict[str, list[str]] = {}

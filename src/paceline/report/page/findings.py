@@ -26,7 +26,7 @@ def listed(found: Sequence[Finding], said: str, sources: Mapping[str, SourceLine
 
     Args:
         found: The findings, the verdict's first.
-        said: The text in the head of the page; a summary equal to it is left out.
+        said: The text in the head of the page; a summary that is equal to this text is left out.
         sources: The source lines of functions, by the name that findings use.
     """
     if not found:
@@ -96,7 +96,7 @@ def _remedy(remedy: Remedy) -> tuple[str | Markup, ...]:
 
 
 def _key(found: Sequence[Finding]) -> Markup | None:
-    """Return an explanation of the safety classes that appear on the page; None without any."""
+    """Return an explanation of the safety classes that appear in the findings; None if none appears."""
     used = {remedy.safety for one in found for remedy in one.remedies}
     entries = [badge(name, meaning) for name, meaning in SAFETY.items() if name in used]
     return element("p", *(element("span", entry) for entry in entries), class_="key quiet") if entries else None

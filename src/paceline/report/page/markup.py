@@ -1,4 +1,4 @@
-"""Creates HTML. Every string is escaped unless it is already `Markup`."""
+"""Functions that create HTML. Every string is escaped unless it is already `Markup`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def element(name: str, /, *children: str | Markup | None, **attributes: Attribut
 
 
 def join(children: Iterable[str | Markup | None]) -> Markup:
-    """Return the concatenation of pieces, each escaped unless it is `Markup`."""
+    """Return the concatenation of the given strings, each escaped unless it is `Markup`."""
     pieces = (child for child in children if child is not None)
     return Markup("".join(piece if isinstance(piece, Markup) else escape(clipped(piece)) for piece in pieces))
 
@@ -50,7 +50,7 @@ def clipped(text: str) -> str:
 
 
 def sentence(text: str) -> Markup:
-    """Return an escaped sentence with numbers that have a unit in bold, and text in backticks as code."""
+    """Return a sentence as HTML, with numbers that have a unit in bold, and text in backticks as code."""
     pieces = _CODE.split(escape(clipped(text)))
     return Markup("".join(_code(piece) if i % 2 else _bold(piece) for i, piece in enumerate(pieces)))
 
@@ -84,9 +84,9 @@ def table(
     """Return a table.
 
     Args:
-        heads: Title and class of each column: ``num`` for numbers, ``bar`` for drawings.
+        heads: The title and the CSS class of each column: ``num`` for numbers, ``bar`` for drawings.
         rows: The cells.
-        class_: The class of the table.
+        class_: The CSS class of the table.
         stacks: Whether a row becomes a separate block on a narrow screen; by default from `WIDE` columns on.
     """
     columns = list(heads)

@@ -35,7 +35,7 @@ def first_step(what: str, *, details: list[str | Markup], command: str, title: s
         details: Further facts, such as the safety class and the expected gain.
         command: The command to run; empty if there is none.
         title: The heading of the box.
-        before: What the command does, in a few words.
+        before: What the command does, in a few words, shown before the command.
     """
     known = element("p", *(element("span", detail) for detail in details), class_="known") if details else None
     return element(
@@ -61,7 +61,7 @@ def command_box(command: str) -> Markup:
 
 
 def next_section(command: str, what: str = "", other: str | Markup | None = None) -> Markup | None:
-    """Return the last section of a page, which repeats the next step; None without a command."""
+    """Return the last section of a page, which repeats the next command; None without a command."""
     if not command:
         return None
     said = element("p", sentence(what)) if what else None

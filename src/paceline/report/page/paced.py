@@ -16,7 +16,7 @@ _LEAST_SHARE = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class Paced:
-    """The bar of one run: its name, the time of a step (or of a sample), and the shares of the phases."""
+    """One bar: the name of a run, the time of one step (or of one sample), and the shares of the phases."""
 
     name: str
     time_s: float | None

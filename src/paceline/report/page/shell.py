@@ -1,4 +1,4 @@
-"""The frame of every page: a head whose content security policy forbids requests and foreign scripts.
+"""The frame of every page: an HTML head whose content security policy forbids requests and foreign scripts.
 
 The policy contains the hash of the page's only script, so an error in escaping could not run foreign code.
 """
@@ -30,7 +30,7 @@ def document(title: str, *content: Markup | None, style: str = "", script: str =
 
 
 def asset(name: str) -> str:
-    """Return the text of a style sheet or script in the package."""
+    """Return the text of a style sheet or script that is a file of this package."""
     return files("paceline.report").joinpath("assets", name).read_text(encoding="utf-8")
 
 
@@ -53,7 +53,7 @@ def _policy(script: str) -> str:
 
 
 def _colours() -> str:
-    """Return the CSS colours of the phases, and of text on them."""
+    """Return the CSS with the colours of the phases, and of text on these colours."""
     light = "".join(f"--{p.name}:{p.light};--on-{p.name}:{text_on(p.light)};" for p in STYLES.values())
     dark = "".join(f"--{p.name}:{p.dark};--on-{p.name}:{text_on(p.dark)};" for p in STYLES.values())
     use = "".join(f".{name}{{fill:var(--{name});background:var(--{name});color:var(--on-{name})}}" for name in STYLES)

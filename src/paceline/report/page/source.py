@@ -1,4 +1,4 @@
-"""Source lines around a function that a report names."""
+"""Shows the source lines of functions that a report names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_IN_FINDING = 2
 
 
 def source_of(function: str, found: SourceLines) -> Markup:
-    """Return the source lines of a function with their numbers; the named line is marked."""
+    """Return the source lines of a function with their numbers and a marked line, or a note that the file changed."""
     name = PurePath(found.file).name
     if found.changed:
         text = f"{name} was changed after this run started, so line {found.marked} is not shown."
@@ -37,6 +37,6 @@ def in_finding(finding: Finding, sources: Mapping[str, SourceLines]) -> list[Mar
 
 
 def in_table(function: str, sources: Mapping[str, SourceLines]) -> Markup:
-    """Return the name of a function; if its source is known, a click shows it."""
+    """Return the name of a function; if its source is known, a click on the name shows the source."""
     name = element("code", function)
     return details(name, source_of(function, sources[function]), class_="unfold") if function in sources else name

@@ -10,9 +10,9 @@ from paceline.record.layout import PHASES
 
 
 def merged(points: Sequence[TimelinePoint], most: int) -> list[TimelinePoint]:
-    """Merge neighbouring buckets until at most ``most`` are left.
+    """Merge neighbouring points of a timeline until at most ``most`` are left.
 
-    Values become time-weighted means; the slowest step of merged buckets is kept.
+    Values become time-weighted means; the slowest step of merged points is kept.
     """
     width = max(1, math.ceil(len(points) / most))
     return [_joined(points[i : i + width]) for i in range(0, len(points), width)]
@@ -42,7 +42,7 @@ def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
 def extremes(values: Sequence[float | None], most: int) -> list[int]:
     """Return the indices of the points to draw: the least and the greatest value of each of ``most / 2`` buckets.
 
-    Of missing and non-finite values one per bucket is kept, so that a gap stays visible.
+    One missing or non-finite value is kept for each bucket, so that a gap stays visible.
     """
     if len(values) <= most:
         return list(range(len(values)))

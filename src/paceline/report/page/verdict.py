@@ -52,7 +52,7 @@ def _first(diagnosis: Diagnosis, following: NextStep | None) -> Markup | None:
 
 
 def _own(diagnosis: Diagnosis) -> Markup | None:
-    """Return a text on the gain in the program itself, if the verdict is about the machine; otherwise None."""
+    """Return text on the possible gain in the program itself, if the verdict is about the machine; otherwise None."""
     own = words.own_finding(diagnosis)
     if own is None:
         return None
@@ -137,7 +137,7 @@ def _use(diagnosis: Diagnosis) -> list[Fact]:
 
 
 def problems(found: Sequence[str], title: str) -> Markup | None:
-    """Return a list of what could not be read; None if empty."""
+    """Return a list of problems, such as files that could not be read; None if empty."""
     if not found:
         return None
     items = [element("li", problem) for problem in found[:MAX_PROBLEMS]]

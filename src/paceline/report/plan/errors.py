@@ -49,7 +49,10 @@ def markdown_table(groups: Iterable[tuple[str, PredictionErrors]], name: str) ->
 
 
 def lines_of(report: Validation) -> list[str]:
-    """Return the lines of the whole report: errors by source and by regime, memory fit, and refused rows."""
+    """Return the lines of the whole validation report.
+
+    They show the errors by source and by regime, the predictions of whether models fit in memory, and the refused rows.
+    """
     refused: dict[str, int] = {}
     for row in report.rows:
         if row.reason:

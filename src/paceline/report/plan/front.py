@@ -1,4 +1,4 @@
-"""The plans for which no other plan is better in both time and memory, and why the rest were rejected."""
+"""The plans that no other plan beats in both time and memory, and the reasons why other plans were rejected."""
 
 from __future__ import annotations
 
@@ -81,16 +81,16 @@ def _row(plan: Plan) -> list[str | Markup]:
 
 
 def rejected(advice: Advice) -> Markup | None:
-    """Return the table of rejected configurations by reason; None without any."""
+    """Return the table with the number of rejected configurations for each reason; None if none was rejected."""
     return why_not(advice.found.rejected, advice.found.looked_at, "Why other layouts were rejected")
 
 
 def why_not(counts: Mapping[str, int], most: int, title: str) -> Markup | None:
-    """Return a table of reasons with their counts; None without reasons.
+    """Return a table that shows how often each reason occurred; None without reasons.
 
     Args:
-        counts: Counts by reason.
-        most: The count that fills the bar of a row.
+        counts: The count of each reason.
+        most: The count for which the bar in a row has its full length.
         title: The heading.
     """
     if not counts:

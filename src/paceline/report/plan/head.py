@@ -16,7 +16,7 @@ from paceline.report.plan.words import RECOMPUTATION, axes, batches, dollars, ho
 
 
 def headline(advice: Advice) -> str:
-    """Return the result in one sentence."""
+    """Return the result of planning in one sentence."""
     best, name = advice.best, advice.wish.model.name
     if best is None:
         near = advice.found.nearest
@@ -80,7 +80,7 @@ def _cost(advice: Advice) -> list[Fact]:
 
 
 def offers_headline(found: Sequence[MachineOffer]) -> str:
-    """Return the cheapest and the fastest machines in one sentence."""
+    """Return one sentence with the cheapest and the fastest machines."""
     cheap, fast = found[0], found[-1]
     if cheap is fast:
         return f"{cheap.machines.name}: {dollars(cheap.usd)} in {hours(cheap.hours)}"

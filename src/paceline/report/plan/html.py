@@ -44,7 +44,7 @@ def offers_to_html(wish: Wish, found: Offers, steps: int, today: date, *, then: 
     """Return the machine offers that no other offer beats as one self-contained HTML page.
 
     Args:
-        wish: What is to be trained; its cluster is not used.
+        wish: What is to be trained; the cluster in it is not used.
         found: The offers.
         steps: Number of training steps.
         today: The date used for the age of prices.

@@ -48,7 +48,7 @@ def to_json(advice: Advice) -> dict[str, Any]:
 
 
 def offers_to_json(found: Offers) -> dict[str, Any]:
-    """Return the JSON object of machine offers: the best ones and the beaten ones, each cheapest first."""
+    """Return the JSON object of machine offers: the best offers and the beaten offers, each cheapest first."""
     return {
         **_head(),
         "offers": [_offer(offer) for offer in found.best],
@@ -79,7 +79,7 @@ def _head() -> dict[str, Any]:
 
 
 def _states(wish: Wish) -> dict[str, Any]:
-    """Return the bytes per weight that are kept between steps, and related settings."""
+    """Return the bytes per weight of weights, gradients and optimizer state, with the settings that determine them."""
     weight, gradient, optimizer = wish.states
     return {
         "optimizer": wish.optimizer,
@@ -127,7 +127,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 
 def _pipeline(plan: Plan) -> dict[str, Any]:
-    """Return the pipeline schedule; values that need a simulation are null if the plan was not simulated."""
+    """Return the pipeline schedule. Values that need a simulation are null if the plan was not simulated."""
     how, stages = plan.case.training, plan.stages
     return {
         "schedule": how.schedule,

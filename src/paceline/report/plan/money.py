@@ -136,5 +136,5 @@ def _offer(offer: MachineOffer) -> list[str | Markup]:
 
 
 def refused(counts: Mapping[str, int]) -> Markup | None:
-    """Return the table of machines without an offer, by reason; None without any."""
+    """Return the table with the number of machines without an offer for each reason; None if all have an offer."""
     return why_not(counts, sum(counts.values()), "Why other machines were rejected")

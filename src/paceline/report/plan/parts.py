@@ -1,4 +1,4 @@
-"""The parts of the step time and of the memory of a device: one bar and a table each."""
+"""The parts of the step time and of the memory of a device; each has a bar and a table."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _shown(shares: Mapping[str, float], classes: Mapping[str, str]) -> list[str]
 
 
 def _bar(shares: Mapping[str, float], classes: Mapping[str, str], names: Mapping[str, str], label: str) -> Markup:
-    """Return the parts as one bar; parts of the same colour are merged."""
+    """Return the shares as one bar; shares with the same colour are added up."""
     joined: dict[str, tuple[str, float]] = {}
     for name, class_ in classes.items():
         before = joined.get(class_, ("", 0.0))

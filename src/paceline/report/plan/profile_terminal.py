@@ -1,4 +1,4 @@
-"""The profile of a machine in a few lines, each figure with its interval and count."""
+"""The profile of a machine in a few lines; each number has its interval and count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requested model, machines and training, and the assumptions."""
+"""The model, machines and training that a plan was requested for, and the assumptions of the plan."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from paceline.report.plan.words import speed
 
 
 def scaling(advice: Advice) -> Markup | None:
-    """Return the section with the best plan on other numbers of GPUs, with the same batch; None if there are none."""
+    """Return the section with the best plan on other numbers of GPUs and the same batch size; None without any."""
     found = advice.scaling
     if len(found) < 2:
         return None

@@ -1,4 +1,4 @@
-"""The pipeline schedule of the chosen plan: its first micro-batches, as simulated."""
+"""The pipeline schedule of the chosen plan: the simulated timeline of its first micro-batches."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def offer_lines(found: Offers, today: date) -> Iterator[str]:
 
 
 def _spot_lines(found: Offers) -> Iterator[str]:
-    """Yield the lines on spot machines: those of the best offers, and the cheapest one."""
+    """Yield the lines on spot machines: the best offers that have a spot price, and the cheapest spot machine."""
     cheapest = found.cheapest_spot
     if cheapest is None:
         return
@@ -164,7 +164,7 @@ def _how(plan: Plan) -> str:
 
 
 def _not_checked(plan: Plan) -> Iterator[str]:
-    """Yield the assumptions behind predictions for convolutional networks."""
+    """Yield the assumptions behind predictions for convolutional networks; nothing for transformers."""
     if not isinstance(plan.case.model, Transformer):
         yield (
             "  data: assumes that images have the size of ImageNet images and are decoded as fast as in published "

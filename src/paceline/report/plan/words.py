@@ -51,7 +51,7 @@ def dollars(value: float | None) -> str:
 
 
 def energy(cost: TrainingCost, gpu: Gpu) -> tuple[str, str]:
-    """Return the largest energy of the GPUs as text, and the assumption behind it."""
+    """Return the largest energy that the GPUs can use as text, and the assumption behind this number."""
     unsure = "" if gpu.verified == "repo" else ", not checked against the data sheet of the GPU"
     most = float(f"{cost.most_energy_kwh:.3g}")
     amount = f"{most:,.0f}" if most >= 100 else f"{most:g}"
@@ -94,7 +94,7 @@ def _weights(count: int) -> str:
 
 
 def utilisation(plan: Plan) -> str:
-    """Return a text on the share of the data sheet's peak that a plan reaches, by each convention."""
+    """Return text on the model FLOPs utilisation of a plan: MFU and HFU, relative to the data sheet's peak."""
     found, precision = flops_of(plan.case, plan.step_s), plan.case.training.precision
     if found.peak is None:
         return f"MFU n/a: the {precision} peak of {plan.case.cluster.gpu.name} is unknown"
@@ -118,7 +118,7 @@ def speed(plan: Plan) -> tuple[float, str]:
 
 
 def axes(layout: Layout) -> str:
-    """Return a layout as text in which lines may break between axes."""
+    """Return a layout as text in which lines can break between axes."""
     return str(layout).replace(",", ", ")
 
 
@@ -129,7 +129,7 @@ def batches(plan: Plan) -> str:
 
 
 def turns(plan: Plan) -> str:
-    """Return a text on the pipeline schedule; empty with one stage."""
+    """Return text on the pipeline schedule; empty for a single pipeline stage."""
     how = plan.case.training
     if plan.case.layout.pp == 1:
         return ""

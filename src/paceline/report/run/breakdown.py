@@ -65,7 +65,7 @@ def functions(
     counted: str = "Samples",
     sources: Mapping[str, SourceLines] | None = None,
 ) -> Markup | None:
-    """Return a table of functions by share; None if there is nothing to show.
+    """Return a table of functions with their shares and counts; None if there is nothing to show.
 
     Args:
         title: The title of the first column.

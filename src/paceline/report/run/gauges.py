@@ -1,4 +1,4 @@
-"""Readings of the hosts and their devices over the run, compared with their limits."""
+"""Readings of the hosts and their devices during the run, compared with their limits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _host(host: str, groups: Sequence[Sequence[GaugeSeries]], *, alone: bool, fi
 
 
 def _grouped(series: Sequence[GaugeSeries]) -> list[list[GaugeSeries]]:
-    """Return readings grouped into panels by host, unit and the first word of their names (as in ``cpu_own``)."""
+    """Return the readings grouped into charts by host, unit and the first word of their names (as in ``cpu_own``)."""
     groups: dict[tuple[str, str, str], list[GaugeSeries]] = {}
     for i, one in enumerate(series):
         kind, _, rest = one.name.partition("_")
@@ -47,7 +47,7 @@ def _grouped(series: Sequence[GaugeSeries]) -> list[list[GaugeSeries]]:
 
 
 def _known(group: Sequence[GaugeSeries]) -> bool:
-    """Return whether a group has at least one line with enough readings to draw."""
+    """Return whether at least one series of a group has enough readings to draw."""
     return any(sum(finite(value) is not None for value in one.values) >= MIN_READINGS for one in group)
 
 
@@ -91,7 +91,7 @@ def _frame(group: Sequence[GaugeSeries], limit: float | None) -> Frame:
 
 
 def _hover(group: Sequence[GaugeSeries]) -> str | None:
-    """Return the values of the lines whose times equal those of the first line, for display under the pointer."""
+    """Return the values to show under the pointer: those of the series with the same times as the first series."""
     same = [one for one in group if list(one.seconds) == list(group[0].seconds)]
     series = [Series(name=_name(one.name), unit=one.unit, values=one.values) for one in same]
     return hover_data(group[0].seconds, series)

@@ -44,7 +44,7 @@ def to_html(diagnosis: Diagnosis, *, following: NextStep | None = None) -> str:
 
 
 def _closing(following: NextStep | None) -> Markup | None:
-    """Return the last section, which repeats the next step; None without one."""
+    """Return the last section of the page, which repeats the next step; None without a next step."""
     if following is None:
         return None
     text = words.headline(following.text)

@@ -1,7 +1,7 @@
 """A run as one JSON object for programs, schema ``paceline.run/1``; `assets/run.schema.json` describes it.
 
-Keys may be added, never changed. Units are in the names (``_s``, ``_bytes``); shares are fractions of one. A
-number that was not measured, or is not finite, is null, and ``unavailable`` gives the reason.
+New keys can be added, but keys never change. Units are in the names (``_s``, ``_bytes``); shares are fractions of one.
+A number that was not measured, or is not finite, is null, and ``unavailable`` gives the reason.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def schema_text() -> str:
 
 
 def _without_nan(value: object, path: str, missing: dict[str, str]) -> Any:
-    """Return a copy of plain data with NaN and infinity replaced by None; their paths are added to ``missing``."""
+    """Return a copy of plain data with NaN and infinity replaced by None; add each path with a reason to `missing`."""
     if isinstance(value, float) and finite(value) is None:
         missing[path] = NOT_FINITE
         return None

@@ -27,7 +27,7 @@ STATES = (("on-cpu", "on a CPU"), ("blocked", "blocked (storage, network, locks)
 
 
 def loader(diagnosis: Diagnosis) -> Markup | None:
-    """Return the section on the time of producing batches; None without a loader."""
+    """Return the section on the time that the loader takes to produce batches; None without a loader."""
     found = diagnosis.loader
     if found is None:
         return None

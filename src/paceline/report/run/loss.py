@@ -57,7 +57,7 @@ def _summary(curve: LossCurve) -> str:
 
 
 def _averaged(curve: LossCurve) -> str:
-    """Return a text on the first and last value: single values, or medians of several steps."""
+    """Return text on the first and last loss, which are single values or medians of several steps."""
     if curve.averaged < 2:
         return "the first and the last value"
     return f"the medians of the first {curve.averaged} and the last {curve.averaged} steps"

@@ -18,7 +18,10 @@ _UNITS = {"bytes": "bytes", "share": "share", "s": "s"}
 
 
 def memory(diagnosis: Diagnosis) -> Markup | None:
-    """Return the section on memory; None without values. The unit of an entry is the end of its name."""
+    """Return the section on memory; None without values.
+
+    The unit of an entry is the last part of its name, as in ``_bytes``.
+    """
     known = {name: value for name, value in diagnosis.memory.items() if words.finite(value) is not None}
     if not known:
         return None

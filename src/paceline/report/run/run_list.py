@@ -1,4 +1,4 @@
-"""The list of runs, one line each: name, time, how it ended, verdict, command."""
+"""The list of runs with one line for each: name, time, how the run ended, verdict, command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RunLine:
 
 
 def print_runs(lines: Sequence[RunLine], console: Console) -> None:
-    """Print the list: fitted to a terminal, or with aligned columns and nothing truncated for programs."""
+    """Print the list of runs: fitted to the width of a terminal, otherwise in aligned columns without truncation."""
     rows = [_cells(line) for line in lines]
     if console.is_terminal and console.width < _NARROW:
         for row in rows:

@@ -1,7 +1,7 @@
 """The result of a run on the terminal: the verdict, its evidence, what to do, the expected gain, and the next command.
 
-On a terminal: a bar of phases and labelled lines. Elsewhere (job logs, CI): one line per fact, each with a
-prefix to search for. rich handles `NO_COLOR` and similar variables; without colour the bar uses shades.
+A terminal gets a bar of phases and labelled lines. Job logs and CI get one line per fact, each with a prefix to search
+for. rich handles `NO_COLOR` and similar variables; without colour the bar uses shades.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _line(line: Line, before: Line | None, width: int, encoded: Encode) -> Text:
 
 
 def _comment(line: Line, width: int, encoded: Encode) -> tuple[str, str]:
-    """Return what a command does, with its style: beside the command if there is space, otherwise below it."""
+    """Return the explanation of a command, and its style. A long text starts on a new line below the command."""
     if not line.comment:
         return "", ""
     margin = " " * (LABEL_WIDTH + 2)
@@ -206,7 +206,7 @@ def _finding_lines(finding: Finding, diagnosis: Diagnosis) -> list[Line]:
 
 
 def _own_lines(own: Finding) -> list[Line]:
-    """Return the lines on the gain in the program itself, if the verdict is about the machine."""
+    """Return the lines on the possible gain in the program itself, for a verdict that is about the machine."""
     name, summary = words.printable(own.name), words.printable(own.summary)
     lines = [Line(label="program", text=f"{name} ({', '.join(_code_and_gain(own))}): {summary}")]
     if own.remedies:
@@ -248,7 +248,7 @@ def _cost(cost: Cost) -> str:
 
 
 def cells(shares: Sequence[float], width: int) -> list[int]:
-    """Return the number of cells of each share, by largest remainder; they sum to ``width``."""
+    """Return how many character cells each share gets, by largest remainder; the sum is `width`."""
     whole = sum(shares)
     exact = [share / whole * width for share in shares]
     given = [int(cell) for cell in exact]
@@ -282,6 +282,6 @@ def legend(phases: Shares, width: int, coloured: bool, encoded: Callable[[str], 
 
 
 def _bar_glyphs(phases: Shares, coloured: bool) -> list[str]:
-    """Return a glyph for each phase; without colour, neighbours have different glyphs."""
+    """Return a character for each phase of the bar; without colour, neighbours have different characters."""
     shades = cycle("█" if coloured else _SHADES)
     return [next(shades) for _ in phases]

@@ -22,7 +22,7 @@ LEAST_SHARE = 0.001  # a phase whose share is below this in the whole drawing is
 
 
 def timeline(diagnosis: Diagnosis) -> Markup | None:
-    """Return the section with a large timeline of one rank and small ones of some others; None without any."""
+    """Return the section with a large timeline of one rank and small timelines of some others; None without any."""
     drawn = {rank: points for rank, points in diagnosis.timelines.items() if points}
     if not drawn:
         return None
@@ -47,7 +47,7 @@ def timeline(diagnosis: Diagnosis) -> Markup | None:
 
 
 def _most_telling(diagnosis: Diagnosis, ranks: Sequence[int]) -> int:
-    """Return the first rank that the verdict's finding names, if it does not name all; otherwise the first rank."""
+    """Return the first rank that the verdict's finding names; the first of all if it names all ranks or none."""
     finding = words.verdict_finding(diagnosis)
     blamed = [rank for rank in finding.ranks if rank in ranks] if finding else []
     return blamed[0] if blamed and len(blamed) < len(ranks) else ranks[0]
@@ -104,7 +104,7 @@ def _beyond(points: Sequence[TimelinePoint], frame: Frame) -> str:
 
 
 def _stack(points: Sequence[TimelinePoint], frame: Frame) -> list[Markup]:
-    """Return the columns of the phases, each drawn from the bottom to its upper edge, the topmost phase first."""
+    """Return the columns of the phases. Each is drawn from the bottom up to its upper edge, the topmost phase first."""
     edges = [*(float(point.step) for point in points), float(_end(points))]
     tops = [[point.step_s * upper for upper in accumulate(point.shares)] for point in points]
     return [columns(frame, edges, [top[i] for top in tops], PHASES[i]) for i in reversed(_used(points))]

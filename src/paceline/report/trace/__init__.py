@@ -1,1 +1,1 @@
-"""The report of profiler captures, as HTML, JSON, Markdown and terminal output."""
+"""The report of profiler captures (recorded traces), as HTML, JSON, Markdown and terminal output."""

@@ -1,4 +1,4 @@
-"""Lines for the terminal on critical paths: their parts, and the effect of changes."""
+"""Lines for the terminal on critical paths: the parts of each path, and how much a change would shorten it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHOWN = 0.005  # least share of the path
 
 
 def path_lines(ranks: Sequence[RankTrace]) -> list[str]:
-    """Return the lines on the critical path of each rank: its parts, its kernels, and replayed changes."""
+    """Return the lines on the critical path of each rank: its parts, its kernels, and predicted effects of changes."""
     known = [rank for rank in ranks if rank.path is not None]
     lines = [line for rank in most_unusual(known, _MOST_RANKS) for line in _of_rank(rank, rank.path)]
     left = len(known) - _MOST_RANKS

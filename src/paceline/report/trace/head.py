@@ -73,7 +73,7 @@ def said(traces: Traces, findings: Sequence[Finding]) -> str:
 
 
 def about(traces: Traces) -> str:
-    """Return a text on the analyzed files, ranks and window."""
+    """Return text on the number of analyzed files and ranks, and on the analyzed part (window) of the time."""
     window = traces.ranks[0].window
     files, ranks = words.count(len(traces.files), "file"), words.count(len(traces.ranks), "rank")
     return f"{files}, {ranks}; window {window}: {WINDOWS[window]}"
@@ -85,7 +85,7 @@ def _devices(traces: Traces) -> str:
 
 
 def _hero(traces: Traces) -> Markup | None:
-    """Return the mean shares over ranks as one bar; None without GPU events."""
+    """Return the mean over ranks of the shares of GPU time as one bar; None without GPU events."""
     each = [shares_of(rank) for rank in traces.ranks if rank.breakdown.span_ns]
     if not each:
         return None

@@ -36,8 +36,8 @@ def to_html(
     Args:
         traces: The captures.
         findings: The findings, the verdict first.
-        gallery: Timelines of some ranks; None without any.
-        before: Captures to compare with.
+        gallery: The timelines of some ranks; None to show no timelines.
+        before: Earlier captures to compare with; None for no comparison.
         next_command: The command to run next; empty for `paceline explain` of the first finding, if there is one.
     """
     command = next_command or (f"paceline explain {findings[0].code}" if findings else "")

@@ -26,7 +26,13 @@ Json = dict[str, Any]
 
 
 def traces_json(traces: Traces, findings: Sequence[Finding], against: Traces | None = None) -> Json:
-    """Return a result as JSON values; if earlier captures are given, with the changes since then."""
+    """Return the result of `paceline trace` as JSON values.
+
+    Args:
+        traces: The captures.
+        findings: The findings, the verdict first.
+        against: Earlier captures; if given, the result also contains the changes since then.
+    """
     return {
         "schema": SCHEMA,
         "files": list(traces.files),
@@ -84,7 +90,7 @@ def _rank(rank: RankTrace, waited_ns: Mapping[int, int]) -> Json:
 
 
 def _times(rank: RankTrace, waited_ns: int | None) -> Json:
-    """Return the parts of the time of a rank; null without GPU events."""
+    """Return the parts of a rank's time in microseconds; they are null without GPU events."""
     parts, idle = rank.breakdown, rank.idle
     found: Json = {
         "span_us": parts.span_ns / 1e3,
@@ -128,7 +134,7 @@ def _us(nanoseconds: int | None) -> float | None:
 
 
 def _matrix(found: MatrixTime) -> Json:
-    """Return the microseconds of matrix kernels by their use of tensor cores."""
+    """Return the microseconds of matrix kernels, by whether they use tensor cores."""
     return {
         "tensor_cores": found.tensor_ns / 1e3,
         "no_tensor_cores": found.plain_ns / 1e3,
@@ -162,7 +168,7 @@ def _path(found: PathSummary) -> Json:
 
 
 def _launchers(found: Launchers | None, gpu: str | None) -> Json:
-    """Return the time by operator, module and line; null if it was not requested or not captured."""
+    """Return the time by operator, module and source line; null if it was not requested or not captured."""
     if found is None:
         return {"operators_on": None, "operators": None, "modules": None, "lines": None, "products": None}
     known = match_gpu(gpu) if gpu is not None else None

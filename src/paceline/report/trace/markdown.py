@@ -1,4 +1,4 @@
-"""Captures as Markdown for a pull request: the verdict, a row for each rank, kernels, and changes."""
+"""Profiler captures as Markdown for a pull request: the verdict, a row for each rank, kernels, and changes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MOST_RANKS = 16
 
 
 def to_markdown(traces: Traces, findings: Sequence[Finding], before: Traces | None = None) -> str:
-    """Return the analysis as GitHub-flavoured Markdown; if earlier captures are given, with the changes."""
+    """Return the analysis as GitHub-flavoured Markdown, with the changes since `before` if it is given."""
     changed = contrast_lines(compare_captures(before.ranks, traces.ranks)) if before is not None else []
     parts = [
         _title(traces, findings),

@@ -1,4 +1,4 @@
-"""The section on the critical path, with the effect of changes on its length."""
+"""The section on the critical path, and on how changes would shorten it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST, _KERNELS, _STEPS, _LONG = 8, 8, 30, 120
 
 
 def path(traces: Traces) -> Markup | None:
-    """Return the section on the critical paths of the first ranks; the first one is unfolded."""
+    """Return the section on the critical paths of the first ranks; that of the first rank is unfolded."""
     found = [(rank, rank.path) for rank in traces.ranks if rank.path is not None][:_MOST]
     if not found:
         return None

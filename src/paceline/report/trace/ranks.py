@@ -23,14 +23,14 @@ NAMES: Mapping[str, tuple[str, str]] = {
 
 
 def part_bar(parts: Mapping[str, float], *, named: bool = False) -> Markup:
-    """Return the shares of a span as one bar."""
+    """Return the parts of a rank's analyzed time as one bar; `parts` are shares by the keys of `NAMES`."""
     shown = [(class_, title, parts[name]) for name, (class_, title) in NAMES.items() if parts[name] > 0]
     label = ", ".join(f"{title} {units.percent(share)}" for _, title, share in shown)
     return stacked(shown, f"Shares of the span: {label}", named=named)
 
 
 def ranks(traces: Traces) -> Markup:
-    """Return the table of ranks; with many ranks, of those that differ most from the median."""
+    """Return the table of ranks; with many ranks, only those that differ most from the median."""
     chosen = most_unusual(traces.ranks, MAX_ROWS)
     left = len(traces.ranks) - len(chosen)
     text = None

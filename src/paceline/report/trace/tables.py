@@ -1,4 +1,4 @@
-"""Tables of kernels, operators and source lines by time, of matrix products, and of changes."""
+"""Tables of kernels, operators and source lines by time, of matrix products, and of changes between captures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _kernel(one: Kernel, share: float) -> list[str | Markup]:
 
 
 def launchers(traces: Traces) -> Markup | None:
-    """Return the section with time by operator, module and line, and matrix products; None without any."""
+    """Return the section with time by operator, module and source line, and matrix products; None without any."""
     kinds = launchers_over(traces.ranks)
     cpu = is_on_cpu(traces.ranks)
     times = ("Calls", "CPU time") if cpu else ("Launches", "GPU time")
@@ -109,7 +109,7 @@ def collectives(traces: Traces) -> Markup | None:
 
 
 def against(traces: Traces, before: Traces | None) -> Markup | None:
-    """Return the section with the changes since other captures; None without these."""
+    """Return the section with the changes since the captures `before`; None if there are none to compare with."""
     if before is None:
         return None
     found = compare_captures(before.ranks, traces.ranks)

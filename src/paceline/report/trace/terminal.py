@@ -97,7 +97,7 @@ def _rich(traces: Traces, told: Sequence[str], changed: Sequence[str], width: in
 
 
 def _wrapped(texts: Sequence[str], width: int, *, style: str = "", first: str | None = None) -> list[Text]:
-    """Return texts as lines of a terminal; continuation lines are indented further."""
+    """Return texts as lines of at most `width` characters; continuation lines are indented further."""
     lines = []
     for place, text in enumerate(texts):
         indent = " " * (2 + len(text) - len(text.lstrip()))
@@ -125,7 +125,7 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Text]:
 
 
 def _shown(traces: Traces) -> list[RankTrace]:
-    """Return the ranks that get a row; none if no rank has GPU events, as the verdict says."""
+    """Return the ranks that get a row; none if no rank has GPU events, which the verdict then says."""
     return most_unusual(traces.ranks, MAX_RANKS) if any(rank.breakdown.events for rank in traces.ranks) else []
 
 

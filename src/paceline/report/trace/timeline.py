@@ -1,6 +1,6 @@
-"""The timeline of captures: lanes that zoom down to single kernels; without JavaScript, strips of utilization.
+"""The timeline of captures: rows of events that zoom down to single kernels; without JavaScript, charts of utilization.
 
-The page contains the packed events. Its script draws only visible ones, so a million events stay usable.
+The page contains all events in a packed form. Its script draws only visible events, so a million events stay usable.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _tools() -> Markup:
 
 
 def _data(made: PackedTimelines) -> str:
-    """Return header and events as base64 text, which cannot contain the end of a script element."""
+    """Return the header and the packed events as base64 text, which cannot contain the end of a script element."""
     names = [[name, class_] for name, class_ in made.names]
     head = {"unit_ns": made.unit_ns, "span_ns": made.span_ns, "names": names, "colours": COLOURS, "ranks": made.ranks}
     packed = (base64.b64encode(part).decode() for part in (json.dumps(head).encode(), made.data))
@@ -93,7 +93,7 @@ def _lanes(made: PackedTimelines) -> list[Markup]:
 
 
 def _busy(starts: Ns, lasted: Ns, classes: NDArray[np.int64], made: PackedTimelines) -> NDArray[np.float64]:
-    """Return the busy share of each time bin, of shape (classes, bins)."""
+    """Return the share of each time bin in which events of each class ran, of shape (classes, bins)."""
     span = max(1, made.span_ns // made.unit_ns)
     edges = np.linspace(0, span, _BINS + 1).astype(np.int64)
     found = np.zeros((len(COLOURS), _BINS))
@@ -105,7 +105,7 @@ def _busy(starts: Ns, lasted: Ns, classes: NDArray[np.int64], made: PackedTimeli
 
 
 def _strip(busy: NDArray[np.float64], label: str) -> Markup:
-    """Return the utilization of a lane as stacked columns, one colour for each class."""
+    """Return the utilization of one row of the timeline as stacked columns, with one colour for each class."""
     marks: list[Markup] = []
     floor = np.zeros(_BINS)
     for class_, row in zip(COLOURS, busy, strict=True):

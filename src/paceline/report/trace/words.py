@@ -1,4 +1,4 @@
-"""Sentences about captures: idle causes, launchers, matrix products, and changes."""
+"""Sentences about captures: causes of idle time, operators and source lines, matrix products, and changes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,10 @@ def _parts(idle: Idle) -> list[tuple[str, float]]:
 
 
 def launcher_lines(ranks: Sequence[RankTrace]) -> list[str]:
-    """Return lines on the operators, modules and source lines with most GPU time; without GPU work, CPU time."""
+    """Return lines on the operators, modules and source lines that launched most GPU time.
+
+    Without GPU work, the lines are on those that took most CPU time.
+    """
     lines = []
     of, each = ("of CPU time in operators", "call") if is_on_cpu(ranks) else ("of GPU time", "launch")
     for kind, found in launchers_over(ranks).items():
@@ -63,7 +66,7 @@ def launcher_lines(ranks: Sequence[RankTrace]) -> list[str]:
 
 
 def product_lines(ranks: Sequence[RankTrace]) -> list[str]:
-    """Return lines on the rate of the matrix products with most time, and on the use of tensor cores."""
+    """Return lines on the share of tensor cores, and on the rates of the matrix products that take most time."""
     found: dict[tuple[str | None, str, str, str], list[MatrixProduct]] = defaultdict(list)
     for rank in ranks:
         device = _CPU if rank.launchers is not None and rank.launchers.on_cpu else rank.gpu
@@ -74,7 +77,7 @@ def product_lines(ranks: Sequence[RankTrace]) -> list[str]:
 
 
 def _tensor_cores(ranks: Sequence[RankTrace]) -> list[str]:
-    """Return a line on the share of matrix kernels' time on tensor cores; empty without matrix kernels."""
+    """Return a line on the share of matrix kernels' time spent on tensor cores; empty without matrix kernels."""
     each = [matrix_time(rank.kernels) for rank in ranks]
     total = sum(one.total_ns for one in each)
     if not total:

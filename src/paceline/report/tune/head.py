@@ -72,7 +72,7 @@ def _command(tuned: TuneResult) -> str:
 
 
 def headline(tuned: TuneResult) -> str:
-    """Return the result in one sentence."""
+    """Return the result of tuning in one sentence."""
     looked = tuned.unproven.speedup if tuned.unproven is not None else None
     if looked is not None:
         return f"One change looked {units.factor(looked.value)} faster, but that is not proven"
@@ -89,7 +89,7 @@ def headline(tuned: TuneResult) -> str:
 
 
 def _kept(tuned: TuneResult) -> list[Safety]:
-    """Return the safety classes of the changes that were kept."""
+    """Return the safety class of each change that was kept."""
     return [trial.safety for trial in tuned.trials if trial.status == "kept"]
 
 
@@ -110,7 +110,10 @@ def _meta(tuned: TuneResult) -> str:
 
 
 def _bars(tuned: TuneResult) -> Markup | None:
-    """Return the bars of a step before and after, with the step times that the speed-up is computed from."""
+    """Return one bar for a step of the baseline, and one for a step with the recipe if that was measured.
+
+    Their lengths are the step times from which the speed-up is computed.
+    """
     times = tuned.step_times
     if tuned.after is None or times is None:
         own_s = tuned.before.step_s

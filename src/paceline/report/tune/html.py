@@ -24,7 +24,7 @@ def to_html(tuned: TuneResult, *, recipe_file: str | None, next_command: str, di
         tuned: The result of tuning.
         recipe_file: The path of the recipe; None if no change was kept.
         next_command: The command to run next.
-        diff: The recipe as a unified diff of the program's source, if there is one.
+        diff: The recipe as a unified diff of the program's source; None without a patch.
     """
     sections = (
         trials(tuned),

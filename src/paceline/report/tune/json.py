@@ -1,4 +1,4 @@
-"""The result of tuning as JSON, schema ``paceline.tune/1``. Keys may be added, never changed."""
+"""The result of tuning as JSON, schema ``paceline.tune/1``. New keys can be added, but keys never change."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 
 
 def tuned_json(tuned: TuneResult, recipe_file: str | None, steps: Sequence[NextStep] = ()) -> Json:
-    """Return a result as JSON values.
+    """Return the result of tuning as JSON values.
 
     Args:
         tuned: The result of tuning.

@@ -1,4 +1,4 @@
-"""The recipe, the checks that training stays the same, and the recipe as a patch of the source."""
+"""The sections on the recipe, on the checks that training stays the same, and on the patch of the source."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS = {"+": "added", "-": "removed", "@": "place"}
 
 
 def recipe(tuned: TuneResult, recipe_file: str | None) -> Markup | None:
-    """Return the section with the best recipe, or the best unproven one, and its checks; None without a recipe."""
+    """Return the section with the best recipe (proven or not) and its checks; None without a recipe."""
     shown, found = tuned.best, tuned.checks
     if not tuned.best and tuned.unproven is not None:
         shown, found = tuned.unproven.recipe, tuned.unproven.checks

@@ -1,4 +1,4 @@
-"""The rows of trials for all outputs: the change, the expected gain, and the measured gain."""
+"""The rows of trials for all kinds of output: the change, the expected gain, and the measured gain."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def rows(tuned: TuneResult) -> list[Row]:
 
 
 def _beyond(recipe: Recipe, before: Recipe) -> Recipe:
-    """Return the settings of a recipe that differ from an earlier one; all settings if none differs."""
+    """Return the settings that `recipe` has in addition to `before`, or changes; all its settings if none differs."""
     found = {
         table: {key: value for key, value in settings.items() if before.get(table, {}).get(key) != value}
         for table, settings in recipe.items()
@@ -64,7 +64,10 @@ def in_all(tuned: TuneResult) -> Interval | None:
 
 
 def throughput(tuned: TuneResult) -> tuple[float, float] | None:
-    """Return samples/s of all ranks before and after, from the pairs behind the speed-up; None if unknown."""
+    """Return samples/s of all ranks without and with the kept changes; None if unknown.
+
+    The step times are those of the comparison that gave the speed-up.
+    """
     samples = [_samples(run) for run in (tuned.before, tuned.after)]
     if tuned.step_times is None or samples[0] is None or samples[1] is None:
         return None
@@ -72,7 +75,7 @@ def throughput(tuned: TuneResult) -> tuple[float, float] | None:
 
 
 def _samples(run: Diagnosis | None) -> float | None:
-    """Return the number of samples in a step over all ranks; None if unknown."""
+    """Return the number of samples that all ranks together process in a step; None if unknown."""
     return run.batch_size * run.world if run is not None and run.batch_size else None
 
 
@@ -130,7 +133,7 @@ def reason(trial: Trial) -> str:
 
 
 def beside_expected(row: Row) -> str:
-    """Return how the measured gain compares with the expected one, as text; empty if one is unknown."""
+    """Return text that compares the measured gain with the expected gain; empty if one of them is unknown."""
     gain, found = row.expected, row.gain
     if gain is None or found is None or math.isnan(found.value):
         return ""

@@ -1,4 +1,4 @@
-"""The result of tuning on the terminal: the effect of each change, the kept changes, and the next command."""
+"""The result of tuning on the terminal: the measured gain of each change, the kept changes, and the next command."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _what(trial: Trial) -> str:
 
 
 def _expected(trial: Trial) -> str:
-    """Return the expected speed-up as text, with the finding's own estimate if earlier trials corrected it."""
+    """Return the expected speed-up as text; if earlier trials corrected it, also the estimate of the finding."""
     corrected = trial.predicted_by_findings is not None and trial.predicted_by_findings != trial.predicted
     own = f" (findings: {_gain(trial.predicted_by_findings)}; corrected with earlier trials)" if corrected else ""
     return _gain(trial.predicted) + own

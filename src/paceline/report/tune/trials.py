@@ -1,4 +1,4 @@
-"""The section on trials: expected and measured gain of each, on one logarithmic axis, and the outcome."""
+"""The section on trials: the outcome of each, and expected and measured gains on one logarithmic axis."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _ends(row: Row) -> Iterator[float]:
 
 
 def ticks_of(axis: Axis) -> list[float]:
-    """Return the round factors to label on the axis, 1 first, none too close to another."""
+    """Return the round factors to label on the axis: 1 first, and none too close to another."""
     chosen: list[float] = []
     for tick in _TICKS:
         at = axis.fraction(tick)
@@ -125,7 +125,7 @@ def _expected(row: Row) -> Markup:
 
 
 def drawing(row: Row, axis: Axis) -> Markup:
-    """Return the chart of a row: the expected gain as a band, the measured one as a dot with its interval."""
+    """Return the chart of one trial: the expected gain as a band, the measured gain as a dot with its interval."""
     marks = [element("i", class_="even", style=_at(axis, 1.0))]
     if row.expected is not None and _drawable(row.expected):
         marks.append(_reach("band", row.expected, axis))
@@ -167,7 +167,7 @@ def _outcome(row: Row) -> Markup:
 
 
 def _measured(row: Row) -> Markup | None:
-    """Return the folded details of a trial: its checks and measurements; None without any."""
+    """Return the folded details of a trial: its checks and measurements; None if there are none."""
     told = [*map(check_of, row.trial.checks), *(element("li", text) for text in _beneath(row))]
     if not told:
         return None

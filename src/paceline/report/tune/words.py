@@ -17,7 +17,7 @@ _MILLION = 1e6
 
 
 def batch_lines(found: BatchStudy) -> list[str]:
-    """Return lines on each batch size, and on the largest, the fastest and the one that reaches a loss soonest."""
+    """Return a line on each batch size, and lines on the largest, the fastest, and the first to reach a loss."""
     named = [
         ("largest batch size that ran:", found.largest),
         ("most samples/s:", found.fastest),
@@ -102,7 +102,7 @@ def money_lines(tuned: TuneResult) -> list[str]:
 
 
 def safety_line(tuned: TuneResult) -> str:
-    """Return a line on the effect on training of the least safe change that was kept."""
+    """Return a line on how the kept changes affect training, according to the least safe of their safety classes."""
     safety = least_safe(trial.safety for trial in tuned.trials if trial.status == "kept")
     fixed = (
         " If each sample gets the same random numbers, training computes the same numbers."
@@ -134,7 +134,7 @@ def speedup(interval: Interval | None, what: str = "pair") -> str:
 
 
 def not_watched(tuned: TuneResult) -> str | None:
-    """Return why the run with the recipe was not diagnosed; None if it was."""
+    """Return why no run with the recipe was diagnosed; None if one was diagnosed."""
     if tuned.after is not None:
         return None
     return f"not measured with the recipe: {tuned.stopped}" if tuned.best else "no change was kept"
@@ -151,7 +151,7 @@ def gained(tuned: TuneResult) -> str:
 
 
 def whole_line(tuned: TuneResult) -> str | None:
-    """Return a line on the effect of the step speed-up on a whole run; None if there is no speed-up of a step."""
+    """Return a line on how the speed-up of a step changes the time of a whole run; None without such a speed-up."""
     if not tuned.best or tuned.goal == "memory" or tuned.speedup is None or not tuned.is_per_step:
         return None
     if tuned.whole_run is None or tuned.whole_speedup is None:

@@ -1,1 +1,1 @@
-"""The analysis of captures: time by class, idle time, collectives, the critical path, and what-if replays."""
+"""The analysis of profiler captures: time by class, idle time, collectives, the critical path, and what-if replays."""

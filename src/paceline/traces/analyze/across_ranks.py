@@ -1,4 +1,4 @@
-"""Totals of kernels and launchers over all ranks, and the ranks whose shares of time differ most from the others."""
+"""Totals over all ranks (kernels, operators, modules, lines), and the ranks whose shares of time are most unusual."""
 
 from __future__ import annotations
 
@@ -34,7 +34,10 @@ def kernels_over(ranks: Iterable[RankTrace]) -> list[Kernel]:
 
 
 def launchers_over(ranks: Iterable[RankTrace]) -> dict[str, list[Launcher]]:
-    """Return operators, modules and lines of all ranks, summed by name, for each kind with known names."""
+    """Return the operators, modules and source lines that launched GPU work, summed by name over all ranks.
+
+    A kind is left out if none of its names are known.
+    """
     known = [rank.launchers for rank in ranks if rank.launchers is not None]
     if not all(one.on_cpu for one in known):
         known = [one for one in known if not one.on_cpu]
@@ -47,7 +50,7 @@ def launchers_over(ranks: Iterable[RankTrace]) -> dict[str, list[Launcher]]:
 
 
 def is_on_cpu(ranks: Iterable[RankTrace]) -> bool:
-    """Return whether launcher times are CPU time, because no capture has GPU work."""
+    """Return whether the times of operators, modules and lines are CPU time, because no capture has GPU work."""
     known = [rank.launchers for rank in ranks if rank.launchers is not None]
     return bool(known) and all(one.on_cpu for one in known)
 
@@ -71,7 +74,10 @@ PARTS = ("compute", "communication", "copy", "idle")  # parts of a span; only ex
 
 
 def shares_of(rank: RankTrace) -> dict[str, float]:
-    """Return the shares of a rank's span by `PARTS`, which sum to 1; all zero if the span is empty."""
+    """Return the shares of the parts in `PARTS` of the time between a rank's first and last GPU event.
+
+    The shares sum to 1; all are 0 if this time is 0.
+    """
     own = rank.breakdown
     parts = (own.compute_ns, own.exposed_communication_ns, own.exposed_copy_ns, own.idle_ns)
     return {name: ns / own.span_ns if own.span_ns else 0.0 for name, ns in zip(PARTS, parts, strict=True)}

@@ -1,25 +1,25 @@
 """Collectives, matched across ranks on aligned clocks: waiting times, the ranks that cause them, and bandwidth.
 
-Newer captures number the collectives of a process group: the same number is the same collective. Otherwise the
-ranks of a group run its collectives in the same order, so the k-th of a kind on one rank is the k-th on the
-others; if some ranks have more, those that end together are matched. Point-to-point messages are not
-collectives and are left out.
+Newer captures number the collectives of a process group; the same number means the same collective. Without numbers,
+the order is used: all ranks of a group run its collectives in the same order, so the k-th collective of a kind on one
+rank is the k-th on the others. If some ranks recorded more collectives, those that end together are matched.
+Point-to-point messages are not collectives and are left out.
 
 With s_r and e_r the start and the end on rank r, on aligned clocks,
 
     skew = max s_r - min s_r          transfer = max e_r - max s_r          last arriver = argmax s_r
 
-No collective can end before all ranks have arrived, so its ends coincide. This aligns the clocks of hosts:
-ranks that share collectives are linked by the median difference of the ends, and offsets are summed along the
-links with most collectives. The clock of the median rank is the reference. Ranks of one host share a clock,
-unless the difference is so large that different hosts must have the same name. Collectives that never overlap
-in time on all ranks are not matched.
+No collective can end before all ranks have arrived, so it ends at the same time on all ranks. This aligns the clocks of
+hosts: ranks that share collectives are linked by the median difference of the ends, and offsets are summed along the
+links with most collectives. The clock of the median rank is the reference. Ranks of one host share a clock, unless the
+difference is so large that several hosts must have this name. Collectives that never overlap in time on all ranks are
+not matched.
 
 Bandwidth is the bus bandwidth of nccl-tests: bytes / transfer times 2 (n - 1) / n for an all-reduce, (n - 1) /
 n for gather, scatter and all-to-all, 1 for the rest.
 
-A straggler is a rank that arrives last, weighted by the time for which the others wait for it. A rank is
-reported if it causes at least a tenth of all waiting, and more than its equal share of one in n.
+A straggler is a rank that arrives last, weighted by the time for which the others wait for it. A rank is reported if it
+causes at least a tenth of all waiting time, and more than 1/n of it for n ranks.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def clock_offsets(ends_ns: Iterable[Mapping[int, Sequence[int]]], hosts: Mapping
     """Return the offset in nanoseconds to add to the clock of each rank; 0 if no correction is needed.
 
     Args:
-        ends_ns: For each group and kind, the ends of its collectives by rank, in the same order on each rank.
+        ends_ns: For each group and kind, the end times of the collectives by rank, in the same order on each rank.
         hosts: Host names of ranks, if known.
     """
     links = _links(ends_ns)
@@ -58,7 +58,10 @@ def clock_offsets(ends_ns: Iterable[Mapping[int, Sequence[int]]], hosts: Mapping
 
 
 def _links(ends_ns: Iterable[Mapping[int, Sequence[int]]]) -> dict[int, dict[int, list[int]]]:
-    """Return, for each pair of ranks, how many nanoseconds later each common collective ended on the second."""
+    """Return by how many nanoseconds common collectives ended later on one rank than on another.
+
+    The result is by first rank and second rank, with one value for each collective.
+    """
     links: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for group in ends_ns:
         first = min(group)
@@ -72,7 +75,10 @@ def _links(ends_ns: Iterable[Mapping[int, Sequence[int]]]) -> dict[int, dict[int
 def _clock_lags(
     links: Mapping[int, Mapping[int, Sequence[int]]], root: int, hosts: Mapping[int, str]
 ) -> dict[int, int]:
-    """Return how many nanoseconds the clock of each connected rank lags, along the links with most collectives."""
+    """Return by how many nanoseconds the clock of each connected rank is ahead of the clock of `root`.
+
+    The differences are summed along the pairs of ranks with most common collectives.
+    """
     late: dict[int, int] = {}
     ahead = [(0, root, 0)]
     while ahead:
@@ -98,7 +104,7 @@ _TRIED = 1 << 22  # limit on the pairs of calls that are compared to find the fi
 
 @dataclass(frozen=True, kw_only=True)
 class Collective:
-    """One collective over its ranks; times on aligned clocks."""
+    """One collective, matched over its ranks; times are on aligned clocks."""
 
     kind: str
     group: str
@@ -114,7 +120,7 @@ class Collective:
 
 @dataclass(frozen=True, kw_only=True)
 class MatchedCollectives:
-    """The collectives of several ranks after matching, with clock offsets and waiting times."""
+    """The matched collectives of several ranks, with clock offsets and waiting times."""
 
     collectives: Sequence[Collective]
     offsets_ns: Mapping[int, int]  # clock offset by rank
@@ -124,7 +130,7 @@ class MatchedCollectives:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveSequences:
-    """The collectives of one kind and group on several ranks, each sequence in order."""
+    """The collectives of one kind and process group on several ranks, in order for each rank."""
 
     kind: str
     group: str
@@ -136,7 +142,7 @@ class CollectiveSequences:
         return f"{self.kind} of group {self.group}" if self.group else self.kind
 
     def side_by_side(self) -> MatchedSequences:
-        """Match the collectives of the ranks: by number if all have numbers, else by order."""
+        """Match the collectives of the ranks: by number if all have numbers, else by order and end times."""
         common = self._numbers_of_all()
         if common:
             own = {rank: {one.number: one for one in some} for rank, some in self.ranks.items()}
@@ -149,14 +155,14 @@ class CollectiveSequences:
         )
 
     def _numbers_of_all(self) -> list[int]:
-        """Return the sequence numbers that all ranks have; empty if a rank lacks numbers or has one twice."""
+        """Return the sequence numbers that all ranks have; empty if one of them has missing or repeated numbers."""
         told = [{one.number for one in own if one.number is not None} for own in self.ranks.values()]
         if any(len(numbers) < len(own) for numbers, own in zip(told, self.ranks.values(), strict=True)):
             return []
         return sorted(set.intersection(*told))
 
     def uneven(self, how: str) -> list[str]:
-        """Return a message if the ranks recorded different numbers of collectives."""
+        """Return a message if the ranks recorded different numbers of collectives; `how` is the method of matching."""
         counts = {len(own) for own in self.ranks.values()}
         return [
             f"{self.named}: the ranks recorded different numbers of these collectives (between {min(counts)} and "
@@ -165,14 +171,14 @@ class CollectiveSequences:
 
 
 class MatchedSequences(NamedTuple):
-    """The same collectives on each rank, in order, and how they were matched."""
+    """The same collectives on each rank, in order, and text on how they were matched."""
 
     ranks: Mapping[int, Sequence[CollectiveCall]]
     how: str
 
 
 def _aligned_by_end(own: Sequence[CollectiveCall], others: Sequence[CollectiveCall]) -> Sequence[CollectiveCall]:
-    """Return the run of consecutive collectives in `own` that fits `others` best, as many as `others` has.
+    """Return as many consecutive collectives of `own` as `others` has: those that fit `others` best.
 
     The fit is best where the differences between the end times vary least.
     """
@@ -241,7 +247,10 @@ def _groups(calls: Mapping[int, Sequence[CollectiveCall]]) -> list[CollectiveSeq
 
 
 def _is_one(same: CollectiveSequences, problems: list[str]) -> bool:
-    """Return whether this is a single process group; several groups of one name without member lists are refused."""
+    """Return whether the collectives can belong to a single process group.
+
+    If more ranks than the group has recorded them, several groups have this name; add a message to `problems`.
+    """
     size = max((one.size for own in same.ranks.values() for one in own if one.size is not None), default=None)
     if size is None or len(same.ranks) <= size:
         return True
@@ -258,7 +267,10 @@ def _end_together(
     hosts: Mapping[int, str],
     problems: list[str],
 ) -> bool:
-    """Return whether the matched collectives can be the same: whether they overlap in time on all ranks."""
+    """Return whether the matched collectives can be the same: whether most overlap in time on all ranks.
+
+    If they do not, add a message to `problems`.
+    """
     if same.kind in _ONE_SIDED:
         return True
     ends = {rank: [one.end_ns for one in own] for rank, own in ranks.items()}

@@ -1,8 +1,8 @@
 """The comparison of two captures: time by class and by kernel.
 
-Two captures rarely contain the same number of steps. If both mark steps, times are divided by their number;
-otherwise whole captures are compared, and the result says so. A kernel that was split or fused appears as one
-removed kernel and others added.
+Two captures rarely contain the same number of steps. If both have marked steps, times are divided by the number of
+steps. Otherwise whole captures are compared, and the result says so. A kernel that was split or fused appears as a
+removed kernel and added kernels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from paceline.traces.analyze.ranks import RankTrace
 
 @dataclass(frozen=True, kw_only=True)
 class MeanTime:
-    """The count and time of a kernel in one of the captures: mean per step and rank, or per rank."""
+    """The mean count and time of a kernel in one of the captures, per rank, and per step if steps are marked."""
 
     count: float
     total_ns: float
@@ -24,7 +24,7 @@ class MeanTime:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelChange:
-    """A kernel in both captures; the count is 0 in a capture without it."""
+    """The count and time of a kernel in both captures; the count is 0 in a capture without this kernel."""
 
     name: str
     class_: int
@@ -33,13 +33,13 @@ class KernelChange:
 
     @property
     def change_ns(self) -> float:
-        """Return how many nanoseconds longer the kernel takes after than before."""
+        """Return by how many nanoseconds the time of the kernel is longer in the second capture than in the first."""
         return self.after.total_ns - self.before.total_ns
 
 
 @dataclass(frozen=True, kw_only=True)
 class CaptureComparison:
-    """Two captures, or two sets of ranks, compared; means over ranks."""
+    """The comparison of two captures (or sets of captures of several ranks), as means over ranks."""
 
     per_step: bool
     parts: Sequence[tuple[str, float, float]]  # name, nanoseconds before and after; the first is the span
@@ -60,7 +60,7 @@ _PARTS: tuple[tuple[str, Callable[[RankTrace], int]], ...] = (
 
 
 def compare_captures(before: Sequence[RankTrace], after: Sequence[RankTrace]) -> CaptureComparison:
-    """Return the comparison of the ranks of one capture with those of another."""
+    """Compare the ranks of one capture with those of another capture."""
     per_step = all(rank.steps for rank in [*before, *after])
     shares = [_share(rank, per_step) for rank in before], [_share(rank, per_step) for rank in after]
     parts = [(name, _mean(map(of, before), shares[0]), _mean(map(of, after), shares[1])) for name, of in _PARTS]

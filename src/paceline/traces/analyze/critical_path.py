@@ -1,9 +1,9 @@
-"""The critical path of a capture: consecutive pieces that cover its time, each the cause of the next.
+"""The critical path of a capture: consecutive segments that cover its time; each is the cause of the next.
 
-The path is built backwards from the end. GPU work starts because earlier work ended, or, on an idle GPU,
-because of its launch; before a launch the path is on the host. The host was either busy, or in a call that
-waited for GPU work; then the path continues with this work. Each moment belongs to one piece, so the pieces sum
-to the whole time, in nanoseconds.
+The path is built backwards from the end. GPU work starts because earlier work ended, or, on an idle GPU, because the
+host launched it; before a launch the path is on the host. The host was either busy, or in a call that waited for GPU
+work; then the path continues with this work. Each nanosecond belongs to one segment, so the segments sum to the whole
+time.
 
 All host threads count as one: in PyTorch, the thread of the program waits while the thread of the backward pass
 launches.
@@ -32,7 +32,7 @@ _SAME_STREAM_NS = 5_000  # work that begins this soon after the previous work of
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """GPU work with a duration, ordered by start, with its launches and the activity of the host."""
+    """GPU events with a duration, ordered by start, with the times of their launches and the activity of the host."""
 
     start_ns: Ns
     end_ns: Ns
@@ -52,7 +52,7 @@ class Timeline:
 
 @dataclass(frozen=True, kw_only=True)
 class CriticalPath:
-    """The consecutive pieces of a critical path: each begins where the previous one ends."""
+    """The consecutive segments of a critical path: each begins where the previous one ends."""
 
     start_ns: Ns
     end_ns: Ns
@@ -65,7 +65,10 @@ class CriticalPath:
         return int((self.end_ns - self.start_ns).sum())
 
     def by_kind(self, within: tuple[int, int] | None = None) -> dict[str, int]:
-        """Return the nanoseconds of every kind, in total or between two times; 0 for kinds that are not on the path."""
+        """Return the nanoseconds of every kind of segment, in total or between two times.
+
+        They are 0 for kinds that are not on the path.
+        """
         starts, ends = self.start_ns, self.end_ns
         if within is not None:
             starts, ends = np.maximum(starts, within[0]), np.minimum(ends, within[1])
@@ -75,7 +78,7 @@ class CriticalPath:
 
 
 def timeline_of(capture: Capture, events: GpuEvents) -> Timeline | None:
-    """Return the timeline from the first marked step or launch to the last end; None without GPU events."""
+    """Return the timeline from the first marked step or launch to the end of the last; None without GPU events."""
     real = np.flatnonzero(events.end_ns > events.start_ns)
     if not len(real):
         return None
@@ -102,7 +105,7 @@ def timeline_of(capture: Capture, events: GpuEvents) -> Timeline | None:
 
 
 def _waiting(capture: Capture, own: GpuEvents, launch: Ns) -> Union:
-    """Return when the host waited for the GPU: in synchronising calls, and in launches that a full queue blocked.
+    """Return the intervals in which the host waited for the GPU: synchronising calls, and launches into a full queue.
 
     Args:
         capture: The capture of a rank.
@@ -125,7 +128,7 @@ def _waiting(capture: Capture, own: GpuEvents, launch: Ns) -> Union:
 
 
 def predecessors(line: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return, for each event, the last earlier event on its stream and on any stream, or `NO_EVENT`."""
+    """Return for each event the last earlier event on its stream, and the last on any stream; `NO_EVENT` if none."""
     order = np.argsort(line.end_ns, kind="stable")
     place = np.searchsorted(line.end_ns[order], line.start_ns, side="right") - 1
     anywhere = np.where(place >= 0, order[np.maximum(place, 0)], NO_EVENT)
@@ -137,7 +140,10 @@ def predecessors(line: Timeline) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def binding_events(line: Timeline) -> NDArray[np.int64]:
-    """Return, for each event, the event that delayed it; `NO_EVENT` if its launch did, or the cause is unknown."""
+    """Return for each event the earlier event that delayed its start.
+
+    `NO_EVENT` if the event started when it was launched, or if the cause is unknown.
+    """
     own, anywhere = predecessors(line)
     gap = line.start_ns - line.end_ns[own]
     follows = (own != NO_EVENT) & (gap <= _SAME_STREAM_NS) & (line.end_ns[own] <= line.start_ns)
@@ -154,7 +160,7 @@ def critical_path_of(line: Timeline) -> CriticalPath:
 
 
 class _PathWalk:
-    """Builds a critical path backwards. Pieces are (start, end, kind, event), the last one first."""
+    """Builds a critical path backwards, from the last segment. Segments are tuples of start, end, kind and event."""
 
     def __init__(self, line: Timeline) -> None:
         by_end = np.argsort(line.end_ns, kind="stable")
@@ -171,7 +177,7 @@ class _PathWalk:
         self._pieces: list[tuple[int, int, int, int]] = []
 
     def back(self) -> list[tuple[int, int, int, int]]:
-        """Return the pieces from the end to the beginning of the timeline."""
+        """Return the segments from the end to the beginning of the timeline."""
         event = self._by_end[-1] if self._in_order[-1] == self._at else self._host()
         while event != NO_EVENT:
             event = self._gpu(event)
@@ -184,7 +190,7 @@ class _PathWalk:
             self._at = time
 
     def _gpu(self, event: int) -> int:
-        """Follow a GPU event to its cause; return the event that the path reaches, or `NO_EVENT`."""
+        """Add the segments of a GPU event and of its cause; return the next event on the path, or `NO_EVENT`."""
         self._to(self._starts[event], self._classes[event], event)
         before, launch = self._held_by[event], self._launches[event]
         if before != NO_EVENT:
@@ -197,7 +203,7 @@ class _PathWalk:
         return self._host()
 
     def _host(self) -> int:
-        """Follow the host back to the last call that waited for GPU work; return this work, or `NO_EVENT`."""
+        """Add the host's time back to its last call that waited for GPU work; return this work, or `NO_EVENT`."""
         place = bisect_right(self._called, self._at) - 1
         while place >= 0:
             start, end = self._calls[place]
@@ -212,7 +218,7 @@ class _PathWalk:
 
 
 def _split_at_loader(path: CriticalPath, loader: Union) -> CriticalPath:
-    """Return the path with host pieces split into fetching batches and other work."""
+    """Return the path with host segments divided into fetching batches and other work."""
     host = path.kind == HOST
     hosts = union_of(path.start_ns[host], path.end_ns[host])
     fetching = intersection(hosts, loader)

@@ -1,20 +1,20 @@
-"""GPU time in a window of a capture: idle, compute, communication and copies, and time by kernel.
+"""GPU time in a window (a selection of the GPU events) of a capture: by class, and by kernel.
 
 Windows:
 
 ``all``      every GPU event of the file.
 ``hta``      the events that HolisticTraceAnalysis 0.5 uses. With two or more marked steps: events that were launched
-             before the last step began; events without a launch and the last step are left out. Classes follow its
-             name patterns.
-``steps``    events that were launched within marked steps, and events without a launch between the first and the last
-             of these.
+             before the last step began; events without a launch and the last step are left out. Classes follow the
+             name patterns of HolisticTraceAnalysis.
+``steps``    events that were launched within marked steps, and events without a launch that are between the first and
+             the last of these.
 
-Of the GPU events in a window, with K compute, C communication and M copies, and |A| the length of the union of A:
+Let K, C and M be the compute, communication and copy events of a window, and |A| the length of the union of A:
 
     span = last end - first start        busy = |K + C + M|        idle = span - busy
     exposed communication = |K + C| - |K|        exposed copies = busy - |K + C|        overlap = |K| + |C| - |K + C|
 
-so that idle + compute + exposed communication + exposed copies = span.
+It follows that idle + compute + exposed communication + exposed copies = span.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _in_steps(capture: Capture) -> GpuEvents:
 
 
 def _launched(capture: Capture, by: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which GPU events were launched by the selected launches."""
+    """Return for each GPU event whether one of the selected launches launched it."""
     known = capture.launches.correlation[by]
     return np.isin(capture.events.correlation, known[known >= 0])
 
@@ -99,7 +99,7 @@ class Breakdown:
 
     @property
     def idle_ns(self) -> int:
-        """Return the nanoseconds between the first and the last event in which no event ran."""
+        """Return the nanoseconds between the first and the last event during which no event ran."""
         return self.span_ns - self.busy_ns
 
     @property
@@ -137,7 +137,7 @@ def _union_of(events: GpuEvents, wanted: NDArray[np.bool_]) -> Union:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """All events of one name in a window; times in nanoseconds."""
+    """All GPU events with the same name in a window; times are in nanoseconds."""
 
     name: str
     class_: int  # an index in `CLASSES`

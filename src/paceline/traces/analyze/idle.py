@@ -1,10 +1,9 @@
-"""The causes of idle GPU time. Each gap is split by what the host did before it launched the next event.
+"""The causes of idle GPU time: each gap is divided by what the host did before it launched the next event.
 
-A gap [a, b) ends with an event whose launch began at time l on the host. Before l the GPU had no work; this
-part is caused by the host. Within it, the time in which the host fetches a batch counts as loader, and the time
-in a call that waits for the GPU as synchronising. From l on, the launched work had not started yet; this part
-counts as device. If the event has no launch in the capture, the cause is unknown. The five parts sum to the
-idle time:
+A gap [a, b) ends with an event whose launch began at time l on the host. Before l the GPU had no work, so the host is
+the cause of this part. Within it, the time in which the host fetches a batch counts as loader, and the time in a call
+that waits for the GPU as synchronising. From l on, the launched work had not started yet; this part counts as device.
+If the event has no launch in the capture, the cause is unknown. The five parts sum to the idle time:
 
     loader + synchronising + host + device + unknown = idle
 """
@@ -75,7 +74,10 @@ def idle_of(events: GpuEvents, launches: Launches, host: HostActivity) -> Idle:
 
 
 def _gaps(events: GpuEvents) -> Union:
-    """Return the gaps from the first start to the last end; events without duration count at the edges."""
+    """Return the gaps between GPU events, from the first start to the last end.
+
+    Events without duration count only as the first or the last event.
+    """
     if not len(events):
         return EMPTY
     busy = union_of(events.start_ns, events.end_ns)
@@ -84,7 +86,7 @@ def _gaps(events: GpuEvents) -> Union:
 
 
 def _launch_of(events: GpuEvents, launches: Launches, starts_ns: Ns) -> Ns:
-    """Return the launch times of the events that start at these times, or `NO_LAUNCH_NS`."""
+    """Return for each start time the launch time of the event that starts then, or `NO_LAUNCH_NS`."""
     first = np.argsort(events.start_ns, kind="stable")
     real = first[events.end_ns[first] > events.start_ns[first]]
     place = np.searchsorted(events.start_ns[real], starts_ns)

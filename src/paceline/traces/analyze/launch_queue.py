@@ -1,8 +1,8 @@
 """The launch queue of a GPU: how long launched work waits before it starts, and how much work is queued.
 
-Work is queued from the start of its launch to its own start. A launch is late if the queue is empty and the GPU
-idle: the GPU waits for the host. A run of `IN_A_ROW` or more late launches of short work is launch-bound:
-launches of a few microseconds each cannot keep the GPU busy.
+Work is queued from the start of its launch until it starts itself. A launch is late if the queue is empty and the GPU
+is idle, so that the GPU waits for the host. `IN_A_ROW` or more consecutive late launches of short work are
+launch-bound: launches of a few microseconds each cannot keep the GPU busy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHORT_NS = 100_000  # longer work gives the host time for ten launches
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchQueue:
-    """The launch queue in a window, over GPU events with a known launch."""
+    """Statistics of the launch queue in a window, for GPU events with a known launch."""
 
     launched: int
     delay_median_ns: int | None  # from the start of a launch to the start of its work; None without launches
@@ -63,13 +63,13 @@ def queue_of(events: GpuEvents, launches: Launches) -> LaunchQueue:
 
 
 def _quantile(values: NDArray[np.int64], share: float) -> int:
-    """Return the smallest value that at least this share of the values does not exceed."""
+    """Return a quantile: the smallest value such that at least this share of the values is not above it."""
     place = max(0, math.ceil(share * len(values)) - 1)
     return int(np.partition(values, place)[place])
 
 
 def _waiting(at: Ns, starts: Ns) -> NDArray[np.int64]:
-    """Return the number of pieces of work that are queued at each launch."""
+    """Return for each launch the number of GPU events that are queued at that time."""
     at = np.sort(at)
     begun = np.searchsorted(np.sort(starts), at, side="right")
     waiting: NDArray[np.int64] = np.maximum(np.searchsorted(at, at, side="left") - begun, 0)
@@ -77,7 +77,7 @@ def _waiting(at: Ns, starts: Ns) -> NDArray[np.int64]:
 
 
 def _late(events: GpuEvents, at: Ns) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Ns, Ns]:
-    """Return four columns for the events, ordered by start.
+    """Return four arrays for the events, which are ordered by start.
 
     They are: whether an idle GPU waited for the launch, whether the event is short, since when the GPU was
     free, and the end of the event.
@@ -90,6 +90,6 @@ def _late(events: GpuEvents, at: Ns) -> tuple[NDArray[np.bool_], NDArray[np.bool
 
 
 def _runs(late: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return the first and last index of each run of `IN_A_ROW` or more true values."""
+    """Return the first and the last index of each sequence of `IN_A_ROW` or more consecutive true values."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], late, [False]])))
     return [(int(a), int(b) - 1) for a, b in edges.reshape(-1, 2) if b - a >= IN_A_ROW]

@@ -1,14 +1,13 @@
 """GPU time by the operator, the module and the source line that launched it; without GPU work, CPU time.
 
-Host events of a thread nest, so a launch belongs to the innermost operator that is open on its thread, to the
-innermost module, and to the innermost line of the user's code (not torch's, not Python's). Autograd runs the
-backward pass on its own thread without modules and lines; there, those of the forward operator with the same
-sequence number are used. If several operators have this number, the last one to begin created the autograd
+Host events of a thread nest, so a launch is counted for the innermost operator around it on its thread, for
+the innermost module, and for the innermost line of the user's code (not torch's, not Python's). Autograd runs the
+backward pass on its own thread without modules and lines; there, the module and the line of the forward operator with
+the same sequence number are used. If several operators have this number, the one that began last created the autograd
 node.
 
-Modules and lines need stacks (``with_stack=True``), the work of matrix products needs shapes
-(``record_shapes=True``). In a capture without GPU work, the time of an operator is its CPU time without that of
-the operators inside it.
+Modules and lines need stacks (``with_stack=True``), the work of matrix products needs shapes (``record_shapes=True``).
+In a capture without GPU work, the time of an operator is its CPU time minus the CPU time of the operators inside it.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _NOT_THE_USERS = {"torch", "numpy", "importlib", "site-packages", "dist-packages
 
 
 class HostArgs(msgspec.Struct):
-    """The used arguments of launches and operators in a capture."""
+    """Those arguments of launches and operators in a capture that are used here."""
 
     correlation: int | None = None
     dims: Any = msgspec.field(name="Input Dims", default=None)
@@ -88,12 +87,12 @@ class CallSite:
 
 @dataclass(frozen=True, kw_only=True)
 class ForwardCallSites:
-    """Call sites of forward operators, by autograd sequence number."""
+    """Call sites of forward operators, by the autograd sequence number of the operator."""
 
     made: Mapping[int, CallSite]  # by sequence number
 
     def of(self, found: CallSite) -> CallSite:
-        """Return the call site with an unknown module or line replaced by those of its forward operator."""
+        """Return a call site whose unknown module and line are replaced by those of the forward operator."""
         made = self.made.get(found.backward_of) if found.backward_of is not None else None
         if made is None:
             return found
@@ -114,7 +113,7 @@ def events_of(path: Path) -> list[HostEvent]:
 
 
 def host_events(events: Sequence[HostEvent]) -> Iterator[tuple[HostEvent, list[HostEvent]]]:
-    """Yield launches, operators and Python functions, each with its enclosing events, outermost first."""
+    """Yield each launch, operator and Python function together with its enclosing events, outermost first."""
     threads: dict[int | str, list[HostEvent]] = defaultdict(list)
     for event in events:
         if event.dur is None or event.cat in GPU_CATEGORIES:
@@ -138,7 +137,7 @@ def is_launch(event: HostEvent) -> bool:
 
 
 def call_site_of(stack: Sequence[HostEvent]) -> CallSite:
-    """Return the innermost operator, module and line of a stack of enclosing events."""
+    """Return the innermost operator, module and source line of a stack of enclosing events."""
     return CallSite(
         operator=_innermost(stack, lambda event: event.cat in OPERATORS) or UNKNOWN,
         module=_module(stack),
@@ -202,7 +201,7 @@ def is_the_users(name: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """An operator, a module or a line, with the GPU time of the work that it launched directly."""
+    """An operator, module or source line, with the GPU time of the work that it launched directly."""
 
     name: str
     launches: int  # number of launches; without GPU work, calls of operators
@@ -211,7 +210,10 @@ class Launcher:
 
 @dataclass(frozen=True, kw_only=True)
 class Launchers:
-    """The GPU time of a capture by launcher, in descending order; each of the three lists sums to `total_ns`."""
+    """The GPU time of a capture by operator, by module and by source line, each in descending order.
+
+    Each of the three lists sums to `total_ns`.
+    """
 
     total_ns: int
     operators: Sequence[Launcher]
@@ -231,20 +233,20 @@ class _GpuWork:
 
 @dataclass(kw_only=True)
 class _TimeByCallSite:
-    """Time in nanoseconds by operator, module and line."""
+    """Adds up time in nanoseconds by operator, by module and by source line."""
 
     operators: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     modules: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
     lines: dict[str, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
 
     def add(self, into: CallSite, time_ns: int, launches: int = 1) -> None:
-        """Add time and launches to the operator, module and line of a call site."""
+        """Add time and launches to the operator, the module and the line of a call site."""
         for table, name in ((self.operators, into.operator), (self.modules, into.module), (self.lines, into.line)):
             table[name][0] += launches
             table[name][1] += time_ns
 
     def found(self, products: MatrixProducts, *, on_cpu: bool) -> Launchers:
-        """Return the totals in descending order."""
+        """Return the time by operator, by module and by line, each in descending order."""
         operators, modules, lines = map(_sorted, (self.operators, self.modules, self.lines))
         return Launchers(
             total_ns=sum(one.total_ns for one in operators),
@@ -260,7 +262,7 @@ _NOWHERE = CallSite(operator=UNKNOWN, module=UNKNOWN, line=UNKNOWN)
 
 
 def launchers_in(path: Path) -> Launchers:
-    """Return the GPU time of a capture by operator, module and line; without GPU work, the CPU time.
+    """Return the GPU time of a capture by operator, module and source line; without GPU work, the CPU time.
 
     Raises:
         NotACapture: The file is not a capture, or is damaged.
@@ -309,7 +311,10 @@ def _on_gpu(lasted: Mapping[int, _GpuWork], without: int, events: Sequence[HostE
 
 
 def _outer(events: Sequence[HostEvent]) -> set[int]:
-    """Return the ids of operators that contain a matrix product; their own work, such as a bias, is not a product."""
+    """Return the ids of those matrix product operators that contain another one.
+
+    The work that such an operator launches itself, such as adding a bias, is no matrix product.
+    """
     outer: set[int] = set()
     for event, stack in host_events(events):
         around = [id(one) for one in stack if one.cat in OPERATORS and has_formula(one.name)]
@@ -319,7 +324,7 @@ def _outer(events: Sequence[HostEvent]) -> set[int]:
 
 
 def _into(products: MatrixProducts, around: Iterable[HostEvent], work: _GpuWork) -> None:
-    """Add work to the innermost matrix product that encloses it."""
+    """Add GPU work to the innermost matrix product among the events around its launch."""
     for event in around:
         if event.cat in OPERATORS and products.take(id(event), _called(event), work.total_ns, work.on_tensor_cores):
             break
@@ -336,7 +341,7 @@ class _CpuOperator:
 
 
 def _on_cpu(events: Sequence[HostEvent]) -> Launchers:
-    """Return the CPU time of operators, each without the operators inside it."""
+    """Return the CPU time of operators, each without the CPU time of the operators inside it."""
     computed: dict[int, _CpuOperator] = {}
     for event, stack in host_events(events):
         if event.cat not in OPERATORS:

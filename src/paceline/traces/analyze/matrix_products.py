@@ -1,13 +1,13 @@
 """Matrix products, convolutions and attention: their work, their achieved FLOP/s, and their use of tensor cores.
 
-The work of an operator follows from its shapes. A multiply-add counts as two floating-point operations; bytes
-are those of inputs and output, each moved once; a causal attention mask halves the products if there are as
-many queries as keys.
+The work of an operator follows from its shapes. A multiply-add counts as two floating-point operations. The bytes are
+those of inputs and output, each moved once. A causal attention mask halves the operations if there are as many queries
+as keys.
 
-Whether a kernel uses tensor cores follows from its name. cuBLAS and cuDNN name the instruction (``s1688``,
-``s16816``, ``hmma``), CUTLASS the kind (``tensorop``, ``simt``), AMD's libraries the matrix instruction
-(``MI32x32x8``); the ``nvjet`` kernels of Hopper and later exist only for tensor cores, as do attention kernels
-of half precision. For other names, such as those of compiled code, it is unknown.
+Whether a kernel uses tensor cores follows from its name. Names of cuBLAS and cuDNN kernels contain the instruction
+(``s1688``, ``s16816``, ``hmma``), names of CUTLASS the kind (``tensorop``, ``simt``), names of AMD's libraries the
+matrix instruction (``MI32x32x8``). ``nvjet`` kernels (Hopper and later) and attention kernels of half precision always
+use tensor cores. For other names, such as those of compiled code, the use is unknown.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class OperatorCall:
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """The work of one operator call: floating-point operations, bytes moved and number format."""
+    """The work of one operator call: floating-point operations, bytes moved, and number format."""
 
     flops: int
     bytes: int
@@ -70,7 +70,7 @@ _Amount = tuple[int, int]  # floating-point operations, and elements that are mo
 
 
 def _product(call: OperatorCall, first: int) -> _Amount:
-    """Return the work of a product of [..., m, k] and [..., k, n]; `first` is the index of the first argument."""
+    """Return the work of a matrix product of [..., m, k] and [..., k, n]; argument `first` is the first matrix."""
     *batch, rows, inner = call.dims[first]
     *others, inner_too, columns = call.dims[first + 1]
     if inner != inner_too or batch != others:
@@ -83,8 +83,8 @@ def _convolution(places: tuple[int, int, int], transposed: int | None = None) ->
     """Return the formula of a convolution of [n, c, ...] and [k, c/groups, ...].
 
     Args:
-        places: Arguments with stride, padding and dilation.
-        transposed: Argument that says whether the convolution is transposed.
+        places: Indices of the arguments with stride, padding and dilation.
+        transposed: Index of the argument that says whether the convolution is transposed.
     """
 
     def formula(call: OperatorCall) -> _Amount:
@@ -101,7 +101,10 @@ def _convolution(places: tuple[int, int, int], transposed: int | None = None) ->
 
 
 def _convolution_backward(gradient: int, image: int, mask: int | None = None) -> Callable[[OperatorCall], _Amount]:
-    """Return the formula of the gradients to input and weights; each takes as much work as the forward pass."""
+    """Return the formula of a convolution's backward pass.
+
+    The gradients of the input and of the weights each take as much work as the forward pass.
+    """
 
     def formula(call: OperatorCall) -> _Amount:
         out, given, kernel = (call.dims[place] for place in (gradient, image, image + 1 if image else 2))
@@ -116,9 +119,9 @@ def _attention(query: int, products: int, causal: int) -> Callable[[OperatorCall
     """Return the formula of attention on queries, keys and values [b, heads, s, d].
 
     Args:
-        query: Argument with the queries; keys and values follow.
+        query: Index of the argument with the queries; keys and values are the next two.
         products: Number of matrix products.
-        causal: Argument that says whether the mask is causal.
+        causal: Index of the argument that says whether the mask is causal.
     """
 
     def formula(call: OperatorCall) -> _Amount:
@@ -132,7 +135,7 @@ def _attention(query: int, products: int, causal: int) -> Callable[[OperatorCall
 
 
 def _numbers(text: str, axes: int) -> list[int]:
-    """Return one number per axis from a text such as ``[1, 1]`` or ``[1]``."""
+    """Return one number for each axis from a text such as ``[1, 2]``; a single number counts for all axes."""
     found: Any = ast.literal_eval(text)
     numbers = [int(one) for one in (found if isinstance(found, list) else [found])]
     return numbers * axes if len(numbers) == 1 else numbers
@@ -167,7 +170,7 @@ _Shapes = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixProduct:
-    """All calls of an operator with the same shapes, with total nanoseconds, operations and bytes."""
+    """The total nanoseconds, operations and bytes of all calls of an operator with the same shapes."""
 
     name: str
     shapes: Sequence[Sequence[int]]
@@ -195,7 +198,7 @@ class MatrixProducts:
     """Collects GPU time by matrix product (operator and shapes)."""
 
     def __init__(self, outer: Iterable[int] = ()) -> None:
-        """Start without products.
+        """Create an empty collection.
 
         Args:
             outer: Ids of calls that are not products themselves, because they contain one.
@@ -204,13 +207,13 @@ class MatrixProducts:
         self._known: dict[int, tuple[str, _Shapes] | None] = dict.fromkeys(outer)
 
     def take(self, which: int, call: OperatorCall, total_ns: int, on_tensor_cores: bool) -> bool:
-        """Add a piece of GPU work to its matrix product; return False if the call has no known formula.
+        """Add a GPU event to its matrix product; return False if the call has no known formula.
 
         Args:
-            which: Id of the call. A call may launch several pieces of work, and is counted once.
-            call: Name and shapes.
-            total_ns: Duration of the piece of work in nanoseconds.
-            on_tensor_cores: Whether it ran on tensor cores.
+            which: Id of the operator call. A call can launch several GPU events, and is counted once.
+            call: The name and the shapes of the operator call.
+            total_ns: Duration of the GPU event in nanoseconds.
+            on_tensor_cores: Whether the event ran on tensor cores.
         """
         if which not in self._known:
             self._known[which] = self._begun(call)
@@ -231,7 +234,7 @@ class MatrixProducts:
         return key
 
     def found(self) -> list[MatrixProduct]:
-        """Return all products, by descending time."""
+        """Return all matrix products, by descending time."""
         made = [_made(name, shapes, tally) for (name, shapes), tally in self._found.items()]
         return sorted(made, key=lambda one: (-one.total_ns, one.name))
 

@@ -1,7 +1,7 @@
-"""The critical path of one rank in numbers, and the speed-up without each part of its time, found by replay.
+"""The critical path of one rank in numbers, and the speed-up if a part of the time were absent, found by replay.
 
-The share of a part in the time is only an upper bound of its effect: without exposed communication, a GPU that
-waits for its host anyway would not be faster.
+The share of a part in the time is only an upper bound of the effect of removing it: for example, a GPU that waits for
+its host would not be faster without exposed communication.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from paceline.traces.read.event_classes import is_transfer
 
 @dataclass(frozen=True, kw_only=True)
 class StepPath:
-    """The critical path within one marked step, in nanoseconds; the kinds sum to the length."""
+    """The critical path within one marked step, in nanoseconds by kind; the kinds sum to the length."""
 
     name: str
     length_ns: int
@@ -46,7 +46,7 @@ class PathSummary:
 
 
 def path_in(capture: Capture, events: GpuEvents, changes: Sequence[WhatIfChange] = ()) -> PathSummary | None:
-    """Return the critical path of a window, with replays of changes; None without GPU events.
+    """Return the critical path of GPU events, with replays of changes; None without GPU events.
 
     Args:
         capture: The capture of a rank.
@@ -75,7 +75,7 @@ def _by_name(path: CriticalPath, line: Timeline) -> dict[str, int]:
 
 
 def _distinct(steps: Sequence[MarkedStep], line: Timeline) -> list[MarkedStep]:
-    """Return the steps within a timeline, each name once; several threads may mark the same step."""
+    """Return the steps within a timeline, each name once, because several threads can mark the same step."""
     found: dict[str, MarkedStep] = {}
     for step in steps:
         if step.name not in found and step.end_ns > line.begin_ns and step.start_ns < line.finish_ns:
@@ -107,7 +107,7 @@ _CHANGES: Mapping[str, WhatIfChange] = {
 
 
 def speed_ups_without(capture: Capture, events: GpuEvents) -> dict[str, float]:
-    """Return the speed-up of a capture without each part of its time, found by replay.
+    """Return for each part of a capture's time the speed-up if the part were absent, found by replay.
 
     Args:
         capture: The capture of a rank.

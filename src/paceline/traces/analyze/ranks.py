@@ -1,7 +1,7 @@
 """Reads captures of any number of ranks, one process per capture, summarizes each, and compares the ranks.
 
-The reading processes return only summaries, as MessagePack. Memory is bounded by one capture per core and one
-summary per rank.
+The reading processes return only summaries, as MessagePack. At most one capture per core and one summary per rank are
+in memory at a time.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TraceOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RankTrace:
-    """The analysis of one rank, or of one GPU of an Nsight export, in a window."""
+    """The analysis of one rank, or of one GPU of an Nsight export, in a window (a selection of its GPU events)."""
 
     source: str
     rank: int | None
@@ -77,7 +77,7 @@ class RankTrace:
 
     @property
     def lasted_ns(self) -> int:
-        """Return the nanoseconds from the first to the last GPU event, or host event without a GPU; 0 if unknown."""
+        """Return the nanoseconds from the first to the last GPU event (without a GPU, host event); 0 if unknown."""
         return self.breakdown.span_ns or self.host_ns
 
 
@@ -94,7 +94,7 @@ def summaries_of(path: Path, wanted: TraceOptions) -> list[RankTrace]:
 
 
 def _with_launchers(path: Path, ranks: Sequence[RankTrace]) -> list[RankTrace]:
-    """Return the ranks with their launchers, if the file is a complete capture of PyTorch's profiler."""
+    """Return the ranks of a file with their time by operator, module and line; with a problem if it is unreadable."""
     try:
         found = launchers_in(path)
     except NotACapture as error:
@@ -138,7 +138,7 @@ def summarise(capture: Capture, wanted: TraceOptions) -> RankTrace:
 
 
 def _outside(capture: Capture, events: GpuEvents) -> int:
-    """Return the captured nanoseconds before the first GPU event and after the last one."""
+    """Return the captured nanoseconds before the first and after the last GPU event."""
     if capture.captured_ns is None or not len(events):
         return 0
     first, last = capture.captured_ns
@@ -176,7 +176,7 @@ class Traces:
 
 @dataclass(frozen=True, kw_only=True)
 class _Read:
-    """The result of reading one file."""
+    """The result of reading one file: its ranks, or the problem."""
 
     ranks: list[RankTrace]
     problem: str | None = None
@@ -194,9 +194,9 @@ def read_all(
     """Read and analyze captures, and compare their ranks.
 
     Args:
-        files: As returned by `files_in`.
+        files: The capture files, as `files_in` returns them.
         wanted: What to analyze in each capture.
-        processes: Number of parallel readers; None: one per core.
+        processes: Number of parallel readers; None for one per core.
         progress: Called with the number of files read so far, and the number of all files.
 
     Raises:
@@ -247,7 +247,10 @@ def _packed(file: Path, wanted: TraceOptions) -> bytes:
 
 
 def _distinct(ranks: Sequence[RankTrace]) -> tuple[list[RankTrace], list[str]]:
-    """Return the ranks in order; if two files have the same rank, the later one loses its rank number."""
+    """Return the ranks in order, and messages about problems.
+
+    If two files have the same rank, the later file loses its rank number.
+    """
     found, problems = [], []
     doubled: set[str] = set()
     files: dict[int, str] = {}  # all GPUs of one file have the same rank

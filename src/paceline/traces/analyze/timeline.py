@@ -1,7 +1,7 @@
 """Timelines of several ranks on one clock, packed for a web page.
 
-A million events are about three million numbers. Packed by column, with starts as differences, they take a few
-megabytes. The files of the selected ranks are read once more, because summaries contain no events.
+A million events are about three million numbers. These take a few megabytes if they are packed by column, with starts
+as differences. The files of the selected ranks are read once more, because summaries contain no events.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LONGEST_NAME = 160
 
 @dataclass(frozen=True, kw_only=True)
 class Lane:
-    """A row of a timeline: events of one kind that ran one after the other, ordered by start."""
+    """One row of a timeline, with events of one kind that ran one after the other, ordered by start."""
 
     title: str  # "stream 7"
     kind: str  # `GPU` or `HOST`
@@ -39,7 +39,7 @@ class Lane:
 
 @dataclass(frozen=True, kw_only=True)
 class RankTimeline:
-    """The lanes of one rank."""
+    """The timeline of one rank: a lane for each GPU stream and each kind of host activity."""
 
     title: str
     lanes: Sequence[Lane]
@@ -49,8 +49,8 @@ class RankTimeline:
 class PackedTimelines:
     """Timelines of several ranks, compressed: for each lane the starts, the durations and the names.
 
-    All are 32-bit little-endian numbers. Starts are stored as differences, the first from the beginning of the
-    timeline. Times are in units of `unit_ns` nanoseconds.
+    All are 32-bit little-endian numbers, the names as indices in `names`. Starts are stored as differences, the first
+    from the beginning of the timeline. Times are in units of `unit_ns` nanoseconds.
     """
 
     unit_ns: int
@@ -63,13 +63,13 @@ class PackedTimelines:
 
 
 def rank_timeline(capture: Capture, events: GpuEvents, title: str, moved_ns: int = 0) -> RankTimeline:
-    """Return the lanes of a rank: steps, host activity, then the streams of its GPU.
+    """Return the timeline of a rank, with lanes for steps, for host activity, and for the streams of its GPU.
 
     Args:
         capture: The capture of the rank.
         events: The GPU events of the window.
         title: Display name of the rank.
-        moved_ns: Offset to add to its clock.
+        moved_ns: Nanoseconds to add to the clock of the rank.
     """
     host = capture.host
     lanes = [
@@ -84,7 +84,7 @@ def rank_timeline(capture: Capture, events: GpuEvents, title: str, moved_ns: int
 
 
 def pack_timelines(pictures: Sequence[RankTimeline]) -> PackedTimelines | None:
-    """Return timelines packed on one clock; None if there are no GPU events."""
+    """Return timelines with the same clock, packed; None if there are no GPU events."""
     lanes = [lane for picture in pictures for lane in picture.lanes]
     gpu = [lane for lane in lanes if lane.kind == GPU]
     if not gpu:
@@ -165,7 +165,7 @@ MOST_RANKS, MOST_EVENTS = 8, 1_500_000  # limits for several ranks; for a single
 
 @dataclass(frozen=True, kw_only=True)
 class TimelineData:
-    """Timelines of some ranks, and the number of ranks without one."""
+    """The timelines of some ranks, and the number of ranks that have none on the page."""
 
     packed: PackedTimelines
     left_out: int
@@ -185,7 +185,10 @@ def timeline_data_of(traces: Traces) -> TimelineData | None:
 
 
 def ranks_to_show(traces: Traces) -> list[RankTrace]:
-    """Return the worst stragglers, then the most idle ranks, as many as a page can hold, in rank order."""
+    """Return as many ranks as a page can hold, in rank order.
+
+    The worst stragglers are chosen first, then the ranks that are idle for the largest share of time.
+    """
     waited_for = {one.rank: place for place, one in enumerate(traces.stragglers)}
 
     def standing_out(rank: RankTrace) -> tuple[float, float]:

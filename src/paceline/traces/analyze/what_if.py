@@ -1,13 +1,12 @@
 """Replays a capture with changed durations, to predict its time if a part of the work were faster or absent.
 
-GPU work starts when its launch has reached the GPU, when the previous work of its stream has ended, and, if
-work of another stream delayed it, when that work has ended. The recorded delay is kept for the cause that
-delayed the work; the other causes get the usual delay. The host proceeds from launch to launch as recorded,
-except that calls that wait for GPU work return when this work ends. Without a change, the replay takes exactly
-the recorded time.
+GPU work starts after three causes: its launch has reached the GPU, the previous work of its stream has ended, and, if
+work of another stream delayed it, that work has ended. The recorded delay is kept for the cause that delayed the work;
+the other causes get the usual delay. The host proceeds from launch to launch as recorded, except that calls that wait
+for GPU work return when this work ends. Without a change, the replay takes exactly the recorded time.
 
-Not modelled: pieces of work that run on the GPU at the same time slow each other down, and if communication
-waits for other ranks, these would have to become faster too.
+Two effects are not modelled: kernels that run on the GPU at the same time slow each other down, and communication that
+waits for other ranks is faster only if these ranks become faster too.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ _Mark = tuple[int, int, int, int]  # time, kind, event, and time spent fetching 
 
 
 def recorded_durations(line: Timeline) -> Ns:
-    """Return the recorded duration of each piece of GPU work."""
+    """Return the recorded duration of each GPU event."""
     return line.end_ns - line.start_ns
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhatIfChange:
-    """A part of the time that becomes faster, for a replay."""
+    """A change to replay: which part of the time becomes faster, and by which factors."""
 
     what: str  # description for the report
     lasting: Durations = recorded_durations
@@ -57,12 +56,12 @@ class WhatIfOutcome:
 
     @property
     def faster(self) -> float | None:
-        """Return the speed-up; None if no time is left."""
+        """Return the speed-up; None if the time after the change is 0."""
         return self.before_ns / self.after_ns if self.after_ns else None
 
 
 class Replay:
-    """A capture that can be replayed with changed durations."""
+    """A capture whose events can be replayed with changed durations."""
 
     def __init__(self, line: Timeline) -> None:
         self._line = line
@@ -74,7 +73,7 @@ class Replay:
         self._finish = line.finish_ns - line.begin_ns
 
     def play(self, change: WhatIfChange) -> WhatIfOutcome:
-        """Return the time of the capture with a change."""
+        """Replay the capture with a change, and return the time before and after the change."""
         taken = change.lasting(self._line).tolist()
         launched = [0.0] * len(self._line)
         ends: list[float] = []
@@ -92,7 +91,7 @@ class Replay:
         return WhatIfOutcome(what=change.what, before_ns=self._finish, after_ns=round(max(at, *ends, 0.0)))
 
     def _run_to(self, last: int, launched: Sequence[float], ends: list[float], taken: Sequence[int]) -> None:
-        """Replay GPU work in the order of its start, up to and including the given event."""
+        """Replay GPU events in the order of their starts, up to and including `last`; add their ends to `ends`."""
         for event in range(len(ends), last + 1):
             by_launch, by_stream, by_other = self._delays[event]
             start = launched[event] + by_launch
@@ -104,9 +103,10 @@ class Replay:
 
 
 def _delays(line: Timeline, own: Ns, held: Ns) -> tuple[list[float], list[int], list[int]]:
-    """Return the shortest delays of each event in nanoseconds.
+    """Return the shortest delays before each GPU event starts, in nanoseconds.
 
-    The three lists are the delays after its launch, after its stream's previous work, and after other work.
+    The three lists are the delays after the launch, after the previous event of the stream, and after the event of
+    another stream that delayed it.
     """
     known = line.launch_ns != NO_LAUNCH_NS
     since_launch = line.start_ns - np.where(known, line.launch_ns, line.begin_ns)
@@ -120,7 +120,7 @@ def _delays(line: Timeline, own: Ns, held: Ns) -> tuple[list[float], list[int], 
 
 
 def _marks(line: Timeline) -> list[_Mark]:
-    """Return the launches, waits and returns of the host in order."""
+    """Return the host's launches, and the beginnings and ends of its waits for the GPU, in order."""
     known = np.flatnonzero(line.launch_ns != NO_LAUNCH_NS)
     marks = [(int(line.launch_ns[event]), _LAUNCH, int(event)) for event in known]
     for start, end, work in _calls(line):
@@ -133,7 +133,7 @@ def _marks(line: Timeline) -> list[_Mark]:
 
 
 def _calls(line: Timeline) -> list[tuple[int, int, int]]:
-    """Return the calls that waited for GPU work: start, end, and the event that they waited for."""
+    """Return the calls that waited for GPU work: their start and end, and the GPU event that each waited for."""
     by_end = np.argsort(line.end_ns, kind="stable")
     ends = line.end_ns[by_end].tolist()
     found = []
@@ -217,7 +217,7 @@ def _twice(line: Timeline, name: int) -> WhatIfChange:
 
 
 def _left(text: str, factor: str) -> float:
-    """Return the share of a time that remains after a speed-up by the given factor."""
+    """Return the share of a time that remains after a change: 1 / `factor`, or 0 for ``gone``."""
     if factor.strip() == GONE:
         return 0.0
     try:

@@ -1,1 +1,1 @@
-"""Reads files of PyTorch's profiler and of Nsight Systems as captures."""
+"""Reads files of PyTorch's profiler and of Nsight Systems, and returns them as captures."""

@@ -32,7 +32,7 @@ _CATEGORY, _NAME, _TS, _DUR, _ARGS = map(attrgetter, ("cat", "name", "ts", "dur"
 
 
 class Distributed(msgspec.Struct):
-    """Rank and world size in a capture's header."""
+    """The rank and the world size that the header of a capture states."""
 
     rank: int | None = None
     world_size: int | None = None
@@ -46,7 +46,7 @@ class Device(msgspec.Struct):
 
 
 class TraceHeader(msgspec.Struct):
-    """The fields of a capture besides its events."""
+    """The fields of a capture file except its events."""
 
     distributed: Distributed | None = msgspec.field(name="distributedInfo", default=None)
     devices: list[Device] = msgspec.field(name="deviceProperties", default_factory=list)
@@ -65,7 +65,7 @@ _LOOSE_FILE = _decoder(LenientEvent)
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A decoded capture."""
+    """A decoded capture file: its header and its events."""
 
     top: TraceHeader
     events: Sequence[Any]  # events without a duration have None as their category
@@ -104,7 +104,7 @@ class EventColumns:
 
 
 class Inexact(Exception):
-    """Raised if doubles would lose decimals of the event times."""
+    """Raised if decimals of event times would be lost in double precision."""
 
 
 def decode(path: Path, text: bytes) -> Document:
@@ -118,7 +118,10 @@ def decode(path: Path, text: bytes) -> Document:
 
 
 def decode_exactly(path: Path, text: bytes) -> Document:
-    """Return the decoded capture with all decimals of its times. Slower than `decode`; raises the same errors."""
+    """Return the decoded capture with all decimals of its times.
+
+    This is slower than `decode`; the errors are the same.
+    """
     return _decode_with(path, text, _EXACT_FILE)
 
 
@@ -177,7 +180,7 @@ def _times(events: Sequence[Event] | Sequence[ExactEvent]) -> _EventTimes:
 
 
 def _of_doubles(starts: Sequence[float], lasted: Sequence[float | None]) -> _EventTimes | None:
-    """Return times from doubles; None if doubles may have lost decimals of a start."""
+    """Return times from doubles; None if decimals of a start were possibly lost in double precision."""
     ts, dur = np.array(starts, np.float64), np.array(lasted, np.float64)  # None becomes NaN
     timed = ~np.isnan(dur)
     dur[~timed] = 0.0
@@ -189,7 +192,10 @@ def _of_doubles(starts: Sequence[float], lasted: Sequence[float | None]) -> _Eve
 
 
 def _rounded(us: NDArray[np.float64]) -> Ns:
-    """Return microseconds as whole nanoseconds. Whole microseconds are converted separately, because they are exact."""
+    """Return microseconds as whole nanoseconds.
+
+    Whole microseconds are converted separately, so that they stay exact.
+    """
     known = np.clip(us, -_LAST_US, _LAST_US)
     whole = np.floor(known)
     return whole.astype(np.int64) * 1000 + np.rint((known - whole) * 1000).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Reads the bytes of a capture file, decompressed as far as the file is intact."""
+"""Reads the bytes of a capture file, decompressed up to the first damage of the file."""
 
 from __future__ import annotations
 
@@ -25,14 +25,17 @@ class NotACapture(RecordError):
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """The content of a file, with messages about damage."""
+    """The content of a capture file, with messages about damage to it."""
 
     data: bytes
     problems: tuple[str, ...] = ()
 
     @property
     def document(self) -> bytes:
-        """Return the content as one JSON object; a bare list of events, which the format also allows, is wrapped."""
+        """Return the content as one JSON object.
+
+        The format also allows a bare list of events; such a list is wrapped in an object.
+        """
         data = self.data.removeprefix(_MARK)
         return b'{"traceEvents":' + data + b"}" if data[:_HEAD_BYTES].lstrip()[:1] == b"[" else data
 
@@ -58,7 +61,7 @@ def read_content(path: Path) -> Content:
 def _unpacked(path: Path, packed: bytes) -> Content:
     """Return the decompressed content of a gzip file with one or several members.
 
-    Each member is decompressed in one call; a damaged file is decompressed piece by piece.
+    Each member is decompressed in one call; a damaged file is decompressed in small chunks.
     """
     parts, rest = [], packed
     try:
@@ -74,7 +77,7 @@ def _unpacked(path: Path, packed: bytes) -> Content:
 
 
 def _piece_by_piece(path: Path, packed: bytes) -> Content:
-    """Return the content decompressed chunk by chunk, up to the damage."""
+    """Return the content of a gzip file, decompressed in small chunks up to the damage."""
     parts: list[bytes] = []
     while packed[:2] == _GZIP:
         member = zlib.decompressobj(_WITH_HEADER)

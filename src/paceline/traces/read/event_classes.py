@@ -1,4 +1,4 @@
-"""Derives the class of a GPU event (compute, communication, copy) from its category, its collective and its name.
+"""Derives the class of a GPU event (compute, communication, copy) from its category, collective and name.
 
 Communication kernels have many names: NCCL and RCCL, the multimem and one-shot kernels of symmetric memory,
 custom all-reduces of inference servers, expert-parallel libraries (DeepEP), NVSHMEM, MSCCL, gloo.
@@ -51,7 +51,7 @@ def is_synchronising(name: str) -> bool:
 
 
 def is_transfer(name: str) -> bool:
-    """Return whether the name of a copy shows that it goes from or to the host or another GPU."""
+    """Return whether a copy with this name is from or to the host or another GPU."""
     return _TRANSFERS.search(name) is not None
 
 
@@ -76,8 +76,8 @@ def class_of(name: str, *, is_copy: bool = False, is_collective: bool = False) -
 
     Args:
         name: Name of the kernel, the copy or the memory set.
-        is_copy: Whether its category is a copy or a memory set.
-        is_collective: Whether the profiler recorded a collective name for it.
+        is_copy: Whether the category of the event is a copy or a memory set.
+        is_collective: Whether the profiler recorded the name of a collective for the event.
     """
     if is_copy or _COPIES.match(name):
         return COPY

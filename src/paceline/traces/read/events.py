@@ -1,4 +1,4 @@
-"""Events of Chrome's trace format, with only the fields that are used.
+"""Events of Chrome's trace format. Only the fields that Paceline uses are decoded.
 
 Only complete events (``"ph": "X"``) have a duration. All other events are decoded to empty objects.
 """
@@ -13,7 +13,7 @@ NOTHING = msgspec.Raw(b"")
 
 
 class Args(msgspec.Struct, gc=False):
-    """Arguments of GPU events and of launches."""
+    """The arguments of GPU events and of launches."""
 
     stream: int | str | None = None
     correlation: int | None = None
@@ -52,7 +52,7 @@ class ExactEvent(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
 
 
 class LenientEvent(msgspec.Struct, gc=False):
-    """An event of a capture with malformed events; numbers and arguments stay text."""
+    """An event of a capture in which some events are malformed; numbers and arguments stay text."""
 
     name: str = ""
     cat: str = ""
@@ -62,7 +62,7 @@ class LenientEvent(msgspec.Struct, gc=False):
 
 
 class RecoveredEvent(msgspec.Struct):
-    """The field types that an event of a damaged file must have."""
+    """The fields that an event of a damaged file must have, with their types."""
 
     ts: float
     name: str = ""

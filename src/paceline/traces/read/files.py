@@ -1,4 +1,4 @@
-"""Finds capture files in folders, and reads them as one capture per rank or per GPU."""
+"""Finds capture files in folders, and reads each as one capture per rank or per GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SUFFIXES = (".json", ".json.gz", ".sqlite")
 
 
 def files_in(paths: Sequence[Path]) -> list[Path]:
-    """Return the capture files among the paths and in folders, ordered by the numbers in their names.
+    """Return the given capture files and those in the given folders, ordered by the numbers in their names.
 
     Raises:
         UsageError: A path does not exist, or a folder contains no capture.
@@ -45,7 +45,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
 
 
 def captures_of(path: Path) -> list[Capture]:
-    """Return the captures in a file: one capture of a rank, or one per GPU.
+    """Return the captures in a file: a single one for a rank with one GPU, otherwise one for each GPU.
 
     Raises:
         NotACapture: The file is not a capture, or nothing of it could be read.
@@ -58,7 +58,7 @@ def captures_of(path: Path) -> list[Capture]:
 
 
 def by_gpu(capture: Capture) -> list[Capture]:
-    """Return one capture per GPU on which kernels ran; only the capture itself if there is one GPU.
+    """Return one capture for each GPU on which kernels ran; with a single GPU, only the capture itself.
 
     The profiler does not record to which GPU a collective belongs. With several GPUs, collectives are therefore
     left out.

@@ -67,7 +67,7 @@ _RANK_IN_NAME = re.compile(r"rank[_-]?(\d+)", re.IGNORECASE)
 
 
 def read(path: Path) -> Capture:
-    """Read a capture. Of a damaged capture, the intact part is read, and the damage is one of its problems.
+    """Read a capture. If it is damaged, its intact part is read, and a message about the damage is in `problems`.
 
     Raises:
         NotACapture: The file is not a capture, or nothing of it could be read.
@@ -86,7 +86,7 @@ def read(path: Path) -> Capture:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Pause the cyclic garbage collector while millions of objects are created, which it would slow down."""
+    """Pause the cyclic garbage collector, which would slow down the creation of millions of objects."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -124,14 +124,14 @@ def _capture(path: Path, document: Document, problems: Sequence[str]) -> Capture
 
 
 def _by_use(events: Sequence[Any]) -> tuple[EventColumns, EventColumns, EventColumns]:
-    """Return three groups of events: GPU events, runtime calls, and host ranges that may be steps or batches."""
+    """Return three groups of events: GPU events, runtime calls, and host ranges that can mark steps or batches."""
     uses = _Uses()
     deque(map(call, map(uses.__getitem__, map(_CATEGORY, events)), events), maxlen=0)  # a loop that runs in C
     return columns_of(uses.gpu), columns_of(uses.calls), columns_of(uses.annotations or uses.others)
 
 
 def _captured(rows: Sequence[EventColumns]) -> tuple[int, int] | None:
-    """Return the times of the first and the last event, on GPU or host; None without events."""
+    """Return the start of the first and the end of the last event, on GPU or host; None without events."""
     some = [each for each in rows if len(each)]
     if not some:
         return None
@@ -144,7 +144,7 @@ def _last(rows: EventColumns) -> int:
 
 
 class _Uses(dict[str | None, Callable[[Any], None]]):
-    """Lists of events by category; each category is classified once."""
+    """Maps each category of events to a function that adds an event to the list for its use."""
 
     def __init__(self) -> None:
         self.gpu: list[Any] = []
@@ -169,7 +169,7 @@ class _Uses(dict[str | None, Callable[[Any], None]]):
 
 
 def _faults(path: Path, gpu: EventColumns, unusable: int) -> list[str]:
-    """Return messages about malformed events."""
+    """Return messages about malformed events of a file."""
     found = []
     if gpu.wild:
         found.append(f"{path}: {gpu.wild:,} GPU events have impossible times and are ignored")
@@ -186,7 +186,8 @@ def _faults(path: Path, gpu: EventColumns, unusable: int) -> list[str]:
 def _gpu_name(names: Mapping[int, str | None], device: int | None) -> str | None:
     """Return the name of a GPU; None if it is unknown.
 
-    AMD's profiler numbers devices differently from torch; then the name is used if all GPUs have the same.
+    AMD's profiler numbers devices differently from torch. If the number is unknown, the name is that of all GPUs,
+    provided they have the same name.
     """
     if device is None or device in names:
         return names.get(device) if device is not None else None
@@ -218,7 +219,7 @@ def _gpu_events(gpu: EventColumns, args: Sequence[Args]) -> GpuEvents:
 def _classes(
     gpu: EventColumns, args: Sequence[Args], name: NDArray[np.int32], names: Sequence[str]
 ) -> NDArray[np.uint8]:
-    """Return the class of each event; each combination of name and category is classified once."""
+    """Return the class of each GPU event. Each combination of name and category is classified only once."""
     copies = np.array([category in _COPY_CATEGORIES for category in gpu.categories], bool)
     collective = np.array([one.collective is not None for one in args], bool)
     kinds, place = np.unique(name.astype(np.int64) * 4 + copies * 2 + collective, return_inverse=True)
@@ -237,13 +238,13 @@ def _host(marks: EventColumns, calls: EventColumns) -> HostActivity:
 
 
 def _named(rows: EventColumns, wanted: Callable[[str], object]) -> EventColumns:
-    """Return the rows with a duration whose names match; each name is tested once."""
+    """Return the rows that have a duration and a name for which `wanted` is true. Each name is tested only once."""
     names = {name for name in set(rows.names) if wanted(name)}
     return rows.where(np.array([name in names for name in rows.names], bool) & rows.timed)
 
 
 def _covered(rows: EventColumns) -> Union:
-    """Return the union of the rows, over all threads."""
+    """Return the union of the time intervals of the rows, over all threads."""
     return union_of(rows.start_ns, rows.start_ns + rows.lasted_ns)
 
 
@@ -282,7 +283,7 @@ def _call(name: str, args: Args, start_ns: int, end_ns: int) -> CollectiveCall:
 
 
 def _column(values: Sequence[Any]) -> NDArray[np.int64]:
-    """Return the numbers as a column, with -1 for missing or invalid values."""
+    """Return the numbers as an array, with -1 for missing or invalid values."""
     try:
         return np.array([-1 if value is None else value for value in values], np.int64)
     except (ValueError, TypeError, OverflowError):
@@ -308,10 +309,10 @@ def _steps(marks: EventColumns) -> list[MarkedStep]:
 
 
 def collective_kind(name: str) -> str:
-    """Return the kind of a collective from the name of its kernel or collective."""
+    """Return the kind of a collective from the name of its kernel or from the recorded name of the collective."""
     return next((kind for kind, pattern in _KINDS if pattern.search(name)), "other")
 
 
 def item_bytes(dtype: str | None) -> int | None:
-    """Return the bytes per element of a torch dtype, as captures write it; None if unknown."""
+    """Return the bytes per element of a torch dtype, named as in captures; None if unknown."""
     return _ITEM_BYTES.get((dtype or "").lower())

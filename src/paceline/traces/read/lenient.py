@@ -1,10 +1,10 @@
 """Lenient parsing of captures that are malformed or damaged.
 
-If the JSON is valid, one malformed event must not make the others unreadable: the events are decoded with their
-times and arguments as text, and each is converted separately. If the JSON is broken, events are found one by
-one and repaired. Broken captures occur in practice: truncated files, unescaped backslashes or quotes in a name,
-control characters, bytes that are not UTF-8, integers beyond 64 bits, NaN. An event begins where an object
-follows a comma or the bracket of the list and opens with a key of an event.
+If the JSON is valid, a malformed event does not make the others unreadable: the events are decoded with their times and
+arguments as text, and each is converted separately. If the JSON is broken, events are found one by one and repaired.
+Broken captures occur in practice: truncated files, unescaped backslashes or quotes in a name, control characters, bytes
+that are not UTF-8, integers beyond 64 bits, NaN. In broken JSON, an event is taken to begin where an object follows a
+comma or the opening bracket of the list, and its first key is one that events have.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def args_of(events: Sequence[LenientEvent]) -> tuple[list[Args], int]:
 
 
 def _usable(text: bytes | msgspec.Raw) -> tuple[Args, bool]:
-    """Return the well-formed arguments of an event, and whether all are well-formed."""
+    """Return those arguments of an event that are well-formed, and whether all arguments are."""
     try:
         return _ARGS_DECODER.decode(b"[" + text + b"]")[0], True
     except msgspec.DecodeError:
@@ -79,7 +79,7 @@ def _usable(text: bytes | msgspec.Raw) -> tuple[Args, bool]:
 
 
 def lenient_event(event: dict[str, Any]) -> LenientEvent | None:
-    """Return the needed fields of a recovered event; None without a valid time."""
+    """Return the used fields of a recovered event; None without a valid time."""
     own = {key: event[key] for key in ("name", "cat", "ts", "dur") if event.get(key) is not None}
     args = event.get("args")
     try:
@@ -138,7 +138,7 @@ def _chunks(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _event(chunk: str) -> tuple[dict[str, Any] | None, bool]:
-    """Return an event, or None if it is unreadable, and whether part of it was guessed."""
+    """Return an event (None if it is unreadable), and whether a part of it was guessed."""
     for guessed, attempt in ((False, chunk), (True, _LONE_BACKSLASH.sub(r"\\\\", chunk))):
         try:
             event = _LENIENT.raw_decode(attempt)[0]
@@ -157,7 +157,7 @@ def _with_valid_unicode(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fields(chunk: str) -> dict[str, Any] | None:
-    """Return the needed fields of an event with invalid JSON; None if its time or category is lost."""
+    """Return the used fields of an event with invalid JSON; None if its time or category cannot be read."""
     category, ts = _CATEGORY.search(chunk), _TS.search(chunk)
     if category is None or ts is None or not _is_whole(chunk):
         return None
@@ -173,7 +173,7 @@ def _fields(chunk: str) -> dict[str, Any] | None:
 
 
 def _is_whole(chunk: str) -> bool:
-    """Return whether an event ends with its closing brace; a truncated one may have lost digits of its times."""
+    """Return whether an event ends with its closing brace. A truncated event can lack digits of its times."""
     return chunk.rstrip().rstrip(",]} \n\t") != chunk.rstrip() or chunk.rstrip().endswith("}")
 
 

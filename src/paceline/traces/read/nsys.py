@@ -1,9 +1,9 @@
 """Reads exports of Nsight Systems (SQLite) as one capture per GPU.
 
-Times are whole nanoseconds. The available tables and columns depend on the traced activities and on the version
-of the exporter; missing ones are reported, and the rest is read. One file contains all processes of a machine,
-and each process has its own correlation ids: a GPU's launches, steps and waits are those of the processes that
-used it.
+Times are whole nanoseconds. Which tables and columns exist depends on the traced activities and on the version of the
+exporter. Missing tables and columns are reported, and the rest is read. One file contains all processes of a machine,
+and each process has its own correlation ids. The launches, steps and waits of a GPU are those of the processes that
+used this GPU.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def read(path: Path) -> list[Capture]:
 
 
 class _Work(NamedTuple):
-    """A piece of GPU work."""
+    """One kernel, copy, memory set or CUDA graph on a GPU."""
 
     start: int
     end: int
@@ -85,7 +85,7 @@ class _Export:
     problems: list[str]
 
     def rows(self, table: str, *wanted: str) -> list[tuple[Any, ...]]:
-        """Return start, end and the wanted columns of a table's rows; missing columns are None.
+        """Return the start, the end and the wanted columns of each row of a table; missing columns are None.
 
         Rows without start and end are left out and reported as a problem.
         """
@@ -100,7 +100,7 @@ class _Export:
         return whole
 
     def texts(self) -> dict[int, str]:
-        """Return the texts of the export's string table by number."""
+        """Return the texts in the export's table of strings, by their number."""
         if not {"id", "value"} <= self.columns.get(_TEXTS, set()):
             return {}
         return {number: str(text) for number, text in self.database.execute(f"SELECT id, value FROM {_TEXTS}")}  # noqa: S608
@@ -143,7 +143,10 @@ def _captures(path: Path, export: _Export) -> list[Capture]:
 
 
 def _of(ranges: Iterable[_Range], processes: set[int]) -> list[_Range]:
-    """Return the ranges of these processes and of unknown processes; all ranges if a process is unknown."""
+    """Return the ranges of some processes, and those of unknown processes (-1).
+
+    All ranges are returned if one of `processes` is unknown.
+    """
     return [one for one in ranges if one.process in processes or -1 in processes or one.process == -1]
 
 
@@ -152,7 +155,7 @@ def _number(value: object) -> int:
 
 
 def _process(thread: object) -> int:
-    """Return the process id in a global thread or process id."""
+    """Return the process id that a global thread or process id contains; -1 if unknown."""
     return thread >> _THREAD_BITS if isinstance(thread, int) else -1
 
 
@@ -174,12 +177,12 @@ def _kernels(export: _Export, texts: dict[int, str]) -> list[_Work]:
 
 
 def _graphs(export: _Export) -> list[_Work]:
-    """Return CUDA graphs that were traced as one piece of work, without their kernels."""
+    """Return the CUDA graphs that were traced as a whole, without their kernels."""
     return [_work(row, f"CUDA graph {row[6]}") for row in export.rows(_GRAPHS, *_WHERE, "graphId")]
 
 
 def _copies(export: _Export) -> list[_Work]:
-    """Return copies, named as in captures of PyTorch's profiler."""
+    """Return the copies, with the names that PyTorch's profiler gives them."""
     rows = export.rows(_COPIES, *_WHERE, "copyKind", "srcKind", "dstKind")
     return [_work(row, _copy_name(*row[6:]), is_copy=True) for row in rows]
 
@@ -199,7 +202,7 @@ def _calls(export: _Export, texts: dict[int, str]) -> list[_Range]:
 
 
 def _ranges(export: _Export, texts: dict[int, str]) -> list[_Range]:
-    """Return the marked ranges; their text is in the row or is referred to by number."""
+    """Return the marked ranges. The text of a range is in its row, or its row has the number of a text."""
     rows = export.rows(_RANGES, "globalTid", "text", "textId")
     return [
         _Range(s, e, _process(thread), -1, str(text or texts.get(number, ""))) for s, e, thread, text, number in rows
@@ -230,14 +233,14 @@ def _launches(calls: Sequence[_Range], processes: set[int]) -> Launches:
 
 
 def _apart(ranges: Sequence[_Range] | Sequence[_Work], processes: set[int]) -> np.ndarray:
-    """Return correlation ids that are unique across processes."""
+    """Return the correlation ids, changed so that they are unique across processes."""
     places = {process: place for place, process in enumerate(sorted(processes))}
     own = ((one.correlation, places.get(one.process, 0)) for one in ranges)
     return np.array([-1 if number < 0 else number * len(places) + place for number, place in own], np.int64)
 
 
 def _host(calls: Sequence[_Range]) -> HostActivity:
-    """Return the calls that wait for the GPU; exports do not mark the fetching of batches."""
+    """Return when the host waited for the GPU. Exports do not show when it fetched batches."""
     waits = [one for one in calls if is_synchronising(one.name)]
     starts, ends = (np.array(column, np.int64) for column in ([w.start for w in waits], [w.end for w in waits]))
     return HostActivity(synchronising=union_of(starts, ends))

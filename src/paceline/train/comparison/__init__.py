@@ -1,1 +1,1 @@
-"""Compares the split model with the unsplit one, once, on the first batch of a run on several ranks."""
+"""Compares the split model with the whole model, once, on the first batch of a run on several ranks."""

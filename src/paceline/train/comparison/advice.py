@@ -19,7 +19,7 @@ _OFF = "To train without this check, set first_step = false in the section [chec
 
 
 def of_difference(layout: Layout, name: str, what: str, share: float) -> str:
-    """Return the message for a split model that computes different values than the whole one.
+    """Return the message for a split model that computes different values than the whole model.
 
     Args:
         layout: The layout of the run.

@@ -33,7 +33,8 @@ Place = tuple[int, int, int]  # indices of a rank on `_AXES`
 class NotReplayable(Exception):
     """The whole model cannot repeat the draws of the ranks.
 
-    It draws something the ranks did not, or ranks with different samples draw what one process draws only once.
+    The whole model draws something that the ranks did not draw, or ranks with different samples each draw what one
+    process draws only once.
     """
 
 
@@ -47,7 +48,7 @@ class Exchanged(Exception):
 
 @dataclass
 class Recorded:
-    """The draws of one rank."""
+    """The random draws of one rank."""
 
     draws: list[tuple[int, int, str, Any]] = field(default_factory=list)  # micro-batch, stage, operation, result
     at: tuple[int, int] = (0, 0)  # micro-batch and stage of the forward that runs
@@ -62,7 +63,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Draw:
-    """One random draw of all ranks."""
+    """One random draw: the name of its operation, and the result on each rank."""
 
     name: str
     of_place: dict[Place, Any]
@@ -101,7 +102,7 @@ def _is_again() -> bool:
 
 
 def replaying(draws: Sequence[Draw]) -> Any:
-    """Return a context in which the random operations return the draws of `together`, in order."""
+    """Return a context in which random operations return the given draws (those of `together`), in order."""
     left = iter(draws)
 
     def draw(name: str, result: Any, args: Any) -> None:
@@ -199,7 +200,7 @@ def _joined(draw: Draw, shape: Any) -> Any:
 
 
 def _along(values: dict[Place, Any], axis: int, dimension: int | None, name: str) -> dict[Place, Any]:
-    """Return values with one axis removed: concatenated along a dimension, or one of them if all are equal."""
+    """Return the values without one axis of the ranks: joined along a dimension, or one of them if all are equal."""
     import torch
 
     rest: dict[Any, list[Any]] = {}

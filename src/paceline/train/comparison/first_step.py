@@ -20,7 +20,7 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.train import batch_norm, random_states
-from paceline.train.arrange import Arranged
+from paceline.train.arrange import Arranged, is_on_meta
 from paceline.train.comparison import advice, differences, draws, samples, synced
 from paceline.train.comparison.restored import restored, varied
 from paceline.train.comparison.samples import numbers
@@ -63,7 +63,7 @@ class Results:
 
 
 class FirstStep:
-    """The comparison of one run."""
+    """Compares the first step of the arranged model with the same step of a whole copy of the model."""
 
     def __init__(self, arranged: Arranged, world: World, recipe: Recipe) -> None:
         """Prepare the comparison.
@@ -129,13 +129,14 @@ class FirstStep:
             world=self._world,
             arranged=self._arranged,
             whole=self._whole,
-            planned=self._recipe.memory.micro_batches,
+            planned=self._recipe.micro_batches,
             joined=True,
             short=True,
             context=context,
         )
         try:
-            self._attempts(setting, make)
+            with self._recipe.compute.uncompiled():
+                self._attempts(setting, make)
         finally:
             self._whole, self._busy = None, False
             self._arranged.set_sync(True)
@@ -278,7 +279,8 @@ class FirstStep:
             results.trial.on_one()
         if not setting.joined:
             synced.summed(self._whole, self._world.group("dp", "shard"))
-        noise = {f"the gradient of {name}": _noise_of(before[name], p.grad) for name, p in _trained(self._whole)}
+        parameters = [(name, p) for name, p in self._whole.named_parameters() if p.requires_grad]
+        noise = {f"the gradient of {name}": _noise_of(before[name], p.grad) for name, p in parameters}
         for key, values in outputs.items():
             for number, value in enumerate(values):
                 noise[f"{key[0]}:{key[1]}:{number}"] = _noise_of(value, again[key][number])
@@ -345,10 +347,6 @@ def _owner(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _trained(model: Any) -> Iterator[tuple[str, Any]]:
-    return ((name, value) for name, value in model.named_parameters() if value.requires_grad)
-
-
 def _noise_of(value: Any, changed: Any) -> float:
     if value is None or changed is None:
         return 0.0
@@ -359,11 +357,14 @@ def copied(model: Any, world: World, recipe: Recipe) -> Any:
     """Return a copy of a model for the comparison; None if there is no comparison or the model cannot be copied."""
     if world.mesh is None or recipe.apart or recipe.precision.fp8 or not recipe.checks.first_step:
         return None
-    try:
-        found = copy.deepcopy(model)
-    except Exception as error:  # a model may contain objects that cannot be copied
-        if world.rank == 0:
+    found, why = None, "it was created on the meta device, so that no rank has a whole copy"
+    if not is_on_meta(model):
+        try:
+            found = copy.deepcopy(model)
+        except Exception as error:  # what deepcopy cannot copy is the model's own
             why = f"it cannot be copied ({type(error).__name__}: {error})"
+    if found is None:
+        if world.rank == 0:
             sys.stderr.write(f"paceline: {advice.of_no_comparison(world.layout, type(model).__name__, why)}\n")
         return None
     for own, other in zip(model.parameters(), found.parameters(), strict=True):

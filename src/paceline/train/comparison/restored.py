@@ -1,8 +1,8 @@
 """Restores a model, its attributes and the random numbers of the ranks after the comparison.
 
-Constant trainable parameters, such as a bias of zeros or a norm's weight of ones, get noise during the
-comparison; otherwise errors in them, or in values that they multiply, would not show. The noise of a parameter
-depends on its name and on the part that a rank holds.
+Constant trainable parameters, such as a bias of zeros or a norm's weight of ones, get noise during the comparison;
+otherwise errors in them, or in values that they multiply, would not show. The noise of a parameter depends on the name
+of the parameter and on the part of it that this rank holds.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ def restored(models: Sequence[Any], world: World) -> Iterator[None]:
 
 
 def _attributes(part: Any) -> dict[str, Any]:
-    """Return the attributes of a module that its forward may change, with copies of lists and dicts."""
+    """Return the attributes of a module that its forward can change, with copies of lists and dicts."""
     own = {name: value for name, value in vars(part).items() if not _is_torchs(name)}
     return {name: (value, _copied(value)) for name, value in own.items()}
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy of the state that a forward pass may change inside a value; None for other types."""
+    """Return a copy of what a forward pass can change inside a list, dict, set or generator; None for other types."""
     if hasattr(value, "get_state") and hasattr(value, "set_state"):  # torch.Generator, NumPy's RandomState
         return value.get_state()
     return value.copy() if type(value) in (list, dict, set) else None

@@ -21,7 +21,7 @@ class NotJoinable(Exception):
 
 
 def count(values: Any) -> int:
-    """Return the number of samples in inputs: the size of dimension 0 of the first tensor that has one; 0 if none."""
+    """Return the number of samples in inputs: the size of dimension 0 of the first tensor that is not a scalar."""
     if isinstance(values, list) and values and all(hasattr(value, "ndim") for value in values):
         return len(values)
     if isinstance(values, Mapping):
@@ -43,7 +43,8 @@ def whole(values: Any, world: World, *, joined: bool) -> Any:
     Args:
         values: Inputs of this rank: tensors in tuples, lists and dicts.
         world: The ranks.
-        joined: Whether samples of all ranks form one batch; otherwise the whole model gets those of this rank.
+        joined: Whether the samples of all ranks form one batch; otherwise the whole model gets the samples of this
+            rank.
 
     Raises:
         NotJoinable: The inputs do not fit together. All ranks raise it.
@@ -60,7 +61,7 @@ def whole(values: Any, world: World, *, joined: bool) -> Any:
 
 
 def _place(world: World) -> tuple[Any, ...]:
-    """Return the position of a rank: among the copies of a model, among the samples, and among the positions."""
+    """Return this rank's position: on the pp and tp axes, among the parts of a batch, and on the cp axis."""
     return (world.position("pp"), world.position("tp")), world.sample_part, world.position("cp")
 
 
@@ -102,13 +103,13 @@ def _join(values: list[Any], dimension: int, size: int | None) -> Any:
 
 
 def slices(shape: Any, value: Any, world: World, *, joined: bool) -> Iterator[Any]:
-    """Yield the slices of a tensor of the whole model that may correspond to this rank's tensor.
+    """Yield the slices of a tensor of the whole model that can correspond to this rank's tensor.
 
     Args:
         shape: The shape of this rank's tensor.
         value: The tensor of the whole model.
         world: The ranks.
-        joined: Whether the whole model has the samples of all ranks.
+        joined: Whether the whole model ran on the samples of all ranks; otherwise on those of this rank.
     """
     if len(shape) != value.ndim:
         return

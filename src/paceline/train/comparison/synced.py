@@ -1,4 +1,4 @@
-"""Values and gradients of the split model in the form of the whole model."""
+"""Parameters, buffers and gradients of the split model, joined over ranks to tensors of the whole model."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paceline.train.world import World
 
 
 def give_values(held: Any, whole: Any, world: World) -> None:
-    """Copy the values of the split model to the whole one; a collective of all ranks.
+    """Copy parameters and buffers of the split model to the whole model; a collective of all ranks.
 
     Args:
         held: The part of the split model on this rank, with the names of the whole model.
@@ -47,7 +47,7 @@ def _owners(of_held: dict[str, Any], group: Any) -> dict[str, int]:
 
 
 def full(value: Any) -> Any:
-    """Return the whole of a tensor that is split over ranks; a collective of these ranks."""
+    """Return the full, dense tensor of a tensor that can be split over ranks; a collective of these ranks."""
     found = value.detach()
     found = found.full_tensor() if hasattr(found, "full_tensor") else found
     return found.to_dense() if found.is_sparse else found
@@ -59,7 +59,7 @@ def gradients(held: Any, averaged_over: Any, factor: Any) -> Iterator[tuple[str,
     Args:
         held: The part of the model on this rank, after backward.
         averaged_over: Process group over which gradients still have to be averaged, as with DDP; None if they are
-            averaged.
+            averaged already.
         factor: The factor by which gradients are multiplied at the end of a step.
     """
     import torch

@@ -19,7 +19,7 @@ from paceline.train.world import World
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """The setting of one attempt at a comparison."""
+    """What one attempt at a comparison uses: the ranks, both models, and the choice of samples."""
 
     world: World
     arranged: Arranged
@@ -30,22 +30,22 @@ class Setting:
     context: Callable[[], AbstractContextManager[Any]]
 
     def samples_of(self, available: int) -> int:
-        """Return how many samples of a rank are compared; a whole batch costs about one extra step."""
+        """Return how many of a rank's samples are compared: all, or with `short` only its share of one rank's batch."""
         ranks = self.world.layout.ranks
         return max(2, available // ranks) if self.short else available
 
 
 class Trial(Protocol):
-    """A run on both models."""
+    """One run of both models for the comparison."""
 
     def on_ranks(self) -> Any:
-        """Run the split model; return the factor for its gradients."""
+        """Run the split model; return the factor by which its gradients must be multiplied."""
 
     def on_one(self) -> None:
         """Run the whole model."""
 
     def losses(self) -> list[tuple[str, Any, Any]]:
-        """Return a name and two values for each scalar: of the split model and of the whole one."""
+        """Return, for each scalar result, its name, its value in the split model, and its value in the whole model."""
 
 
 class Batch:
@@ -112,7 +112,7 @@ class Batch:
                 parameter.grad = parameter.grad.to_dense() / sums[1].to(parameter.grad.real.dtype)
 
     def losses(self) -> list[tuple[str, Any, Any]]:
-        """Return the loss of the split model and that of the whole one."""
+        """Return the loss of the split model and the loss of the whole model."""
         return [("the loss", self._on_ranks, self._on_one)]
 
 
@@ -148,7 +148,7 @@ class Forward:
         self._scalars: list[tuple[Any, Any]] = []
 
     def on_ranks(self) -> Any:
-        """Run the forward pass; backward follows when the outputs of the whole model are known."""
+        """Run the forward pass of the split model; its backward runs in `on_one`."""
         self._setting.arranged.set_sync(True)
         args, kwargs = self._given
         with self._setting.context():
@@ -156,7 +156,7 @@ class Forward:
         return 1.0
 
     def on_one(self) -> None:
-        """Run forward and backward of the whole model, and in the first call also backward of the split one."""
+        """Run forward and backward of the whole model, and in the first call also backward of the split model."""
         args, kwargs = self._whole_given
         with self._setting.context():
             outputs = list(samples.numbers(self._setting.whole(*args, **kwargs)))
@@ -191,7 +191,7 @@ class Forward:
         sum(of_one[1:], of_one[0]).backward()
 
     def _own(self, own: Any, whole: Any, weights: Any) -> tuple[Any, Any]:
-        """Return this rank's slice of an output of the whole model, and the same slice of its weights."""
+        """Return this rank's slice of an output of the whole model, and the same slice of its weights in the loss."""
         pieces = [
             list(samples.slices(own.shape, value, self._setting.world, joined=self._setting.joined))
             for value in (whole, weights)

@@ -5,12 +5,11 @@ update d to all ranks. After round k of the exchange, x is the same on all ranks
 
     x_k = x_(k-1) + 1/n sum_r d_r / max(1, a_r)        r: ranks with an update in round k
 
-a_r is the staleness of an update: the largest number of steps that another rank applied since r read x. A rank
-waits if its update would make that of another rank older than `max_staleness` (bounded delay: Agarwal & Duchi
-2011; Li et al. 2014, The Parameter Server). A slow rank reads x again at each step, and blocks no other rank as
-long as the others take at most `max_staleness` steps during one of its own. Old updates count less, by 1 / a
-(Zhang et al. 2016, Staleness-aware Async-SGD). With n updates in one round and plain SGD, a round equals a step
-of the whole batch.
+a_r is the staleness of an update: the largest number of steps that another rank applied since r read x. A rank waits if
+its update would make the update of another rank older than `max_staleness` (bounded delay: Agarwal & Duchi 2011; Li et
+al. 2014, The Parameter Server). A slow rank reads x again at each step, and blocks no other rank as long as the others
+take at most `max_staleness` steps during one step of the slow rank. Old updates count less, by 1 / a (Zhang et al.
+2016, Staleness-aware Async-SGD). With n updates in one round and plain SGD, a round equals a step of the whole batch.
 
 Rounds are torch all-reduces over a separate gloo group in host memory, run by one thread of each rank, so a
 rank that is computing also takes part, without an update. Costs: four more copies of the parameters in fp32 in
@@ -102,11 +101,11 @@ class Staleness:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """The state that a rank sends to all ranks before a round. Rounds are counted from 1; -1 stands for none."""
+    """The state of a rank, sent to all ranks before each round. Rounds are counted from 1; -1 stands for none."""
 
     read: int  # the last round before the rank read the parameters of its step; -1: between steps
     waits: bool  # whether that step is over and its update waits to be sent
-    bound: int  # the round that all other ranks must have read before the update may go
+    bound: int  # the round that all other ranks must have read before the update may be sent
     meets: int  # index in `_MEETINGS` of the call that the rank waits in; -1 for none
 
 
@@ -223,7 +222,7 @@ class Rounds:
         return {}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take the loaded parameters of the model as the shared ones, and wait for all ranks."""
+        """Take the loaded parameters of the model as the shared parameters, and wait for all ranks."""
         del state
         with self._state:
             self._copy(self._made)

@@ -1,15 +1,15 @@
 """Context parallelism (cp): each rank has a part of every sequence; attention gathers all keys and values.
 
-Rank r of n has positions r L / n to (r + 1) L / n. All layers of a transformer except attention treat each
-position alone. Before attention, keys and values are gathered over the ranks, and their gradients are reduced
-back (Grattafiori et al. 2024, The Llama 3 Herd of Models, section 3.3.2). Each rank keeps 1/n of all
-activations except keys and values. The cost per layer is an all-gather of these in forward and a reduce-scatter
-in backward. With causal attention the last rank computes most.
+Rank r of n has positions r L / n to (r + 1) L / n. All layers of a transformer except attention treat each position
+alone. Before attention, keys and values are gathered over the ranks, and their gradients are reduced back (Grattafiori
+et al. 2024, The Llama 3 Herd of Models, section 3.3.2). Each rank keeps 1/n of all activations except keys and values.
+The cost per layer is an all-gather of keys and values in forward and a reduce-scatter of their gradients in backward.
+With causal attention the last rank computes most.
 
-torch's own `context_parallel` supports only GPU attention kernels (torch 2.13), and a model that counts
-positions itself would count from 0 on each rank; here it calls `positions`. A model that counts positions
-itself, or mixes positions other than by attention, is refused: in the first forward pass its output is compared
-with that of whole sequences (`cp_check.py`).
+torch's own `context_parallel` supports only GPU attention kernels (torch 2.13), and a model that counts positions
+itself would count from 0 on each rank. With this module, a model calls `positions` instead. A model that counts
+positions itself, or mixes positions other than by attention, is refused: in the first forward pass its output is
+compared with that of whole sequences (`cp_check.py`).
 """
 
 from __future__ import annotations
@@ -145,12 +145,12 @@ def _attend(mesh: Any, query: Any, key: Any, value: Any, attn_mask: Any = None, 
 
     Args:
         mesh: The ranks, in the order of their parts.
-        query: [batch, heads, part, head].
+        query: [batch, heads, length of this rank's part, head size].
         key: The same shape.
         value: The same shape.
         attn_mask: Must be None.
         args: dropout_p and is_causal, as torch takes them.
-        options: The same by name, and scale, enable_gqa.
+        options: Other arguments of torch's function by name: dropout_p, is_causal, scale, enable_gqa.
     """
     import torch
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard

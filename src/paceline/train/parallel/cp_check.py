@@ -23,7 +23,7 @@ _NOISE = 0.1
 
 
 def check_first(module: Any, model: Any, world: Any) -> None:
-    """Run the comparison before the first forward pass of a module.
+    """Register a hook that compares the split model with whole sequences before the first forward pass.
 
     Args:
         module: The module that is called: the model, or a DDP replica of it.
@@ -41,7 +41,7 @@ def check_first(module: Any, model: Any, world: Any) -> None:
 
 
 def _look(model: Any, world: Any, given: Any) -> None:
-    """Run the comparison.
+    """Compare the outputs of the split model with those for whole sequences.
 
     Args:
         model: The model with its attention split.
@@ -91,7 +91,7 @@ def _look(model: Any, world: Any, given: Any) -> None:
 
 
 def _both(model: Any, world: Any, given: Any) -> tuple[Any, Any, bool]:
-    """Return the output for this rank's part, that for the whole sequence, and whether random numbers were drawn."""
+    """Return the output for this rank's part, the output for the whole sequence, and whether numbers were drawn."""
     import torch
 
     before = random_states.of_torch(world.device)
@@ -139,7 +139,7 @@ def _pairs(own: Any, whole: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _difference(own: Any, whole: Any, part: int, group: Any) -> float:
-    """Return the difference between this rank's output and its part of the whole output, as a share of its norm."""
+    """Return the relative error, in norm, of this rank's output against the same part of the whole output."""
     import torch
 
     ranks = torch.distributed.get_world_size(group)
@@ -156,7 +156,7 @@ def _difference(own: Any, whole: Any, part: int, group: Any) -> float:
 
 @contextmanager
 def _exact(given: Any, device: Any) -> Iterator[None]:
-    """Compute without dropout, and in fp32 if the inputs are not in a 16-bit format."""
+    """Compute without dropout inside the context, and in fp32 if the inputs are not in a 16-bit format."""
     import torch
 
     precision = torch.get_float32_matmul_precision()
@@ -196,7 +196,7 @@ def _without_dropout() -> Any:
 
 @contextmanager
 def _put_back(model: Any, world: Any) -> Iterator[None]:
-    """Add noise to constant parameters, and restore parameters, buffers and random states at the end."""
+    """Add noise to constant parameters, and restore parameters, buffers and random states when the context ends."""
     torch_states, host = random_states.of_torch(world.device), random_states.of_host()
     streams = {name: stream.state for name, stream in world.streams.items()}
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]

@@ -51,7 +51,7 @@ class Exchange:
         Args:
             layout: The layout of the run.
             alone: Whether replicas train independently (``[local]`` or ``[asynchronous]``).
-            scaled: Whether the loss is scaled (fp16), so that gradients may overflow.
+            scaled: Whether the loss is scaled (fp16), so that gradients can overflow.
 
         Raises:
             UsageError: The layout does not use DDP, or the hook would carry an overflow into later steps.
@@ -105,7 +105,7 @@ def wrap(model: Any, group: Any, device: Any, exchange: Exchange) -> Any:
 
 
 def _send_in_training(replica: Any, *_: Any) -> None:
-    """Make DDP broadcast buffers in training only, so that a rank may evaluate alone."""
+    """Make DDP broadcast buffers in training only, so that a rank can evaluate alone."""
     replica.require_forward_param_sync = replica.training
 
 

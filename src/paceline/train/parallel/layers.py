@@ -1,8 +1,8 @@
 """One process with its layers on several devices, for a model that does not fit on one device.
 
-The layers are cut into parts so that the most expensive part costs as little as possible. Activations move to
-the device of the next part, and backward moves their gradients back. Each device keeps 1/n of the layers'
-memory, and works 1/n of the time: with several processes, `pp` keeps all devices busy. Needs no `torchrun`.
+The layers are cut into parts so that the most expensive part costs as little as possible. Activations move to the
+device of the next part, and backward moves their gradients back. Each device keeps 1/n of the layers' memory, and works
+1/n of the time: with several processes, `pp` keeps all devices busy. No `torchrun` is needed.
 """
 
 from __future__ import annotations

@@ -5,11 +5,11 @@ take a step towards the average:
 
     d = a - mean_r x_r;   a <- SGD(a, d; outer_lr, Nesterov momentum);   x_r <- a
 
-With an outer learning rate of 1 and no momentum this is local SGD (Stich 2019). DiLoCo uses AdamW inside, and
-0.7 and 0.9 outside (Douillard et al. 2023, algorithm 1). Parameters are sent once in H steps instead of
-gradients in each: 1/H of the bytes, not overlapped with computation. The training algorithm differs from
-synchronous training: losses equal those of one process only for H = 1 with plain SGD. Needs two more copies of
-the parameters (a and d), three with momentum.
+With an outer learning rate of 1 and no momentum this is local SGD (Stich 2019). DiLoCo uses AdamW inside, and 0.7 and
+0.9 outside (Douillard et al. 2023, algorithm 1). Parameters are sent once in H steps instead of gradients in each: 1/H
+of the bytes, not overlapped with computation. The training algorithm differs from synchronous training: losses equal
+those of one process only for H = 1 with plain SGD. This mode needs two more copies of the parameters (a and d), three
+with momentum.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from paceline.train.gradients import is_number
 
 @dataclass(frozen=True, kw_only=True)
 class Local:
-    """How often replicas are synchronized; table ``[local]`` of a recipe."""
+    """How often replicas are synchronized, and the outer optimizer; table ``[local]`` of a recipe."""
 
     every: int | None = None  # steps between synchronizations; None: gradients are averaged in each step
     outer_lr: float = 1.0

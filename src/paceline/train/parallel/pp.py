@@ -1,9 +1,9 @@
 """Pipeline parallelism (pp): each rank holds stages of layers, through which micro-batches pass (torch's pipelining).
 
-With p stages and m micro-batches, GPipe and 1F1B idle (p - 1) / (m + p - 1) of a step. 1F1B keeps the
-activations of at most p micro-batches instead of m. Interleaved, with v stages on each rank, idles about 1/v of
-that. Zero-bubble computes gradients of weights while other schedules wait (Narayanan et al. 2021; Qi et al.
-2023). Only the activations at each cut are sent. Each rank keeps 1/p of the layers' memory.
+With p stages and m micro-batches, GPipe and 1F1B idle (p - 1) / (m + p - 1) of a step. 1F1B keeps the activations of at
+most p micro-batches instead of m. The interleaved schedule, with v stages on each rank, idles about 1/v of that.
+Zero-bubble computes gradients of weights while other schedules wait (Narayanan et al. 2021; Qi et al. 2023). Only the
+activations at each cut are sent. Each rank keeps 1/p of the layers' memory.
 
 The model must be an `nn.Sequential` whose children are the layers. The cuts follow the cost of the layers:
 counted as two FLOPs for each weight of a linear layer or convolution, or measured by rank 0 on a sample.
@@ -56,8 +56,8 @@ class Pipeline:
             micro_batches: The number of micro-batches of a step.
 
         Raises:
-            UsageError: There are too few micro-batches, or their number is not a multiple of `ranks` where that is
-                needed.
+            UsageError: There are too few micro-batches, or their number is not a multiple of `ranks` and the schedule
+                needs that.
         """
         if micro_batches < ranks or (self.stages_each > 1 and micro_batches % ranks):
             raise UsageError(
@@ -122,7 +122,8 @@ def is_preparing() -> bool:
 def _stage_class() -> Any:
     """Return torch's pipeline stage class, changed so that finding the output shapes leaves buffers unchanged.
 
-    torch runs the module on uninitialized memory to find the shapes, and BatchNorm would keep its statistics.
+    torch runs the module on uninitialized memory to find the shapes, and BatchNorm would keep the statistics of that
+    memory.
     """
     from torch.distributed import pipelining
 
@@ -187,7 +188,7 @@ class Stages:
         return Stages(self.modules, *self._made_of)
 
     def run(self, inputs: Any, target: Any, loss: Callable[[Any, Any], Any]) -> list[Any]:
-        """Run a batch forward and backward.
+        """Run the forward and backward passes of a batch.
 
         Args:
             inputs: Tensor with samples in dimension 0; used on the rank of the first stage.
@@ -207,7 +208,7 @@ class Stages:
     def forward(self, inputs: Any) -> Any:
         """Return the output of the last stage for inputs of any size, without gradients; None on ranks of other stages.
 
-        The stages run one after the other. All ranks must call it.
+        The stages run one after the other. All ranks must call this method.
         """
         import torch
 

@@ -5,11 +5,10 @@ become 16/n plus the parameters of the largest block. The cost per step is an al
 backward and a reduce-scatter of gradients. With dp > 1, parameters are split within a group and replicated over
 groups (hybrid).
 
-With a 16-bit format parameters are gathered in that format, and the inputs of torch's own layers are rounded to
-it; inputs of the model, such as timesteps, stay unrounded until then. All ranks gather a block's parameters
-together, so they must call the same blocks in the same order; a rank that calls other blocks ends the run.
-Parts of a block or of the rest, such as experts, may be used on some ranks only: their gradients on the other
-ranks count as 0.
+With a 16-bit format parameters are gathered in that format, and the inputs of torch's own layers are rounded to it;
+inputs of the model, such as timesteps, stay unrounded until they reach such a layer. All ranks gather a block's
+parameters together, so they must call the same blocks in the same order; a rank that calls other blocks ends the run.
+Submodules, such as experts, are allowed to be used on some ranks only: their gradients on the other ranks count as 0.
 """
 
 from __future__ import annotations
@@ -154,8 +153,8 @@ class _Calls:
 def blocks_apart(model: Any, blocks: Sequence[Any]) -> list[Any]:
     """Return the blocks that FSDP2 gathers one at a time.
 
-    Blocks that share parameters with the rest of the model are gathered with the rest. So are experts, because
-    a rank may not call them.
+    Blocks that share parameters with the rest of the model are gathered with the rest. Experts are gathered with the
+    rest too, because some ranks can skip them in a forward pass.
     """
     uses = Counter(id(each) for _, each in model.named_parameters(remove_duplicate=False))
     experts = {id(part) for name, part in model.named_modules() if "expert" in name.lower()}
@@ -174,7 +173,7 @@ def set_sync(model: Any, on: bool) -> None:
 
 
 class _Unused:
-    """Removes the zero gradients that FSDP2 gives to parts, such as experts, that no rank used in a step.
+    """Removes the zero gradients that FSDP2 gives to submodules, such as experts, that no rank used in a step.
 
     An optimizer then skips these parameters, as it does on one process.
     """
@@ -190,7 +189,7 @@ class _Unused:
         self._called[number] = 1
 
     def forget(self) -> None:
-        """Set the gradients of parts that no rank called in this step to None."""
+        """Set the gradients of submodules that no rank used in this step to None."""
         import torch
 
         called, self._called = self._called, [0] * len(self._parts)
@@ -207,7 +206,7 @@ class _Unused:
 
 
 def _parts_of_lists(module: Any, units: set[int]) -> Iterator[Any]:
-    """Yield the children with parameters of module lists and dicts, without those that are gathered one at a time."""
+    """Yield the children with parameters of module lists and dicts, except blocks that are gathered one at a time."""
     from torch import nn
 
     for part in module.modules():

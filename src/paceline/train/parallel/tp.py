@@ -1,17 +1,16 @@
 """Tensor parallelism (tp): each matrix is split over ranks.
 
-A transformer block has two all-reduces in forward and four in backward. The first matrices of a part (query,
-key and value; the up-projection of an MLP) are split by columns, so that each rank has whole heads or hidden
-units. The last matrix (the output projection) is split by rows, and its result is the sum over ranks (Shoeybi
-et al. 2019, Megatron-LM, section 3). Each rank keeps 1/n of the matrices and of the activations between them.
-The cost is an all-reduce of activations, batch x length x width, for each part in forward and for each first
-matrix in backward (torch's styles reduce the gradient of each input; counted by `benchmarks/costs.py`), not
-overlapped.
+A transformer block has two all-reduces in forward and four in backward. The first matrices of an attention layer
+(query, key and value) or of an MLP (the up-projection) are split by columns, so that each rank has whole heads or
+hidden units. The last matrix (the output projection) is split by rows, and its result is the sum over ranks (Shoeybi et
+al. 2019, Megatron-LM, section 3). Each rank keeps 1/n of the matrices and of the activations between them. The cost is
+an all-reduce of activations, batch x length x width, for each attention layer or MLP in forward and for each first
+matrix in backward (torch's styles reduce the gradient of each input; counted by `benchmarks/costs.py`), not overlapped.
 
-The model's own plan says how each matrix is split (`_tp_plan` or `tp_plan`: names with `*` mapped to a style,
-as in Hugging Face models). Without a plan, parts with usual names are split. Other models are refused.
+The model's own plan says how each matrix is split (`_tp_plan` or `tp_plan`: names with `*` mapped to a style, as in
+Hugging Face models). Without a plan, submodules with usual names are split. Other models are refused.
 
-    colwise, rowwise                 the first and the last matrix of a part
+    colwise, rowwise                 the first and the last matrix of an attention layer or MLP
     colwise_gather_output            by columns, with the whole result on each rank (the last layer)
     embedding_rowwise                each rank looks up some of the tokens
     replicated_with_grad_allreduce   a norm of each head, [batch, length, heads, head]: not split, its gradients summed
@@ -93,7 +92,8 @@ def plan_of(model: Any) -> dict[str, str]:
     """Return how each matrix is split: full names of modules, to a style such as ``colwise`` or ``rowwise``.
 
     Raises:
-        UsageError: The model's plan has an unknown style, or there is no plan and its parts have unusual names.
+        UsageError: The model's plan has an unknown style, or the model has no plan and its submodules have unusual
+            names.
     """
     own = getattr(model, "_tp_plan", None) or getattr(model, "tp_plan", None)
     plan = _matched(model, own) if own else _by_names(model)
@@ -126,9 +126,9 @@ def _matched(model: Any, own: Mapping[str, str]) -> dict[str, str]:
 
 
 def _by_names(model: Any) -> dict[str, str]:
-    """Return a plan for parts with usual names, in the same order on all ranks.
+    """Return a plan for submodules with usual names, in the same order on all ranks.
 
-    A part qualifies only if all layers between its matrices work element by element.
+    A submodule qualifies only if all layers between its matrices work element by element.
     """
     plan: dict[str, str] = {}
     for name, part in model.named_modules():

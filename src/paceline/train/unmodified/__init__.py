@@ -1,10 +1,10 @@
-"""Inside the program: how is a script for one process trained on several ranks? `docs/how-to/several-gpus.md`.
+"""Data-parallel training of an unchanged one-process script on several ranks (`docs/how-to/several-gpus.md`).
 
-Every rank runs the whole program and sees all that one process would see; only the two things that take time are
-split, the reading of batches and the passes through models. A rank reads its rows of a batch, and gets the others'
-from the ranks that read them; its part of the rows goes through the model, and the outputs of all parts come back
-together. So the loss, the metrics, the evaluation and the checkpoint that the program computes are those of one
-process. Loaded by the probe, as ``PACELINE_BESIDE`` names this package.
+Every rank runs the whole program and has the same whole batches, outputs and losses as one process. Only two
+things are split: the reading of batches, and the forward and backward passes of models. A rank reads its rows of a
+batch and receives the other rows from the ranks that read them. Its rows go through the model, and the outputs of all
+ranks are gathered. So the loss, the metrics, the evaluation and the checkpoint are those of one process. The recorder
+in the program loads this package, because the environment variable ``PACELINE_BESIDE`` names it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Any
 from paceline.core.layout import Layout
 
 RANK = "PACELINE_RANK"
-NOTES = "layout.jsonl"  # in the run's folder: what there is to tell of the layout
+NOTES = "layout.jsonl"  # in the run's folder; one JSON string a line, each a note about the layout
 
 
 def command(layout: Layout, program: Sequence[str]) -> list[str]:
-    """Return the command that starts a program as the ranks of a layout."""
+    """Return the command that starts the launcher (`ranks.py`), which runs a program once for each rank of a layout."""
     wanted = json.dumps({"ranks": layout.ranks, "layout": str(layout)})
     return [sys.executable, "-I", "-S", str(Path(__file__).with_name("ranks.py")), wanted, *program]
 
 
 def told(folder: Path) -> list[str]:
-    """Return the notes of all ranks about the layout, without repetitions."""
+    """Return the notes about the layout in a run's folder, in order and without duplicates; empty without a file."""
     try:
         lines = (folder / NOTES).read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -40,7 +40,7 @@ def told(folder: Path) -> list[str]:
 
 
 def begin() -> None:
-    """Act before the program's first line: what ranks other than 0 write goes elsewhere from there on."""
+    """Prepare a rank before the program starts: seed `random`; redirect file writes of ranks other than 0."""
     place = _place()
     if place is not None:
         with _or_end():
@@ -48,7 +48,7 @@ def begin() -> None:
 
 
 def patch(torch: Any) -> None:
-    """Spread the program, in the process that is a rank; in those that it starts only what they write matters."""
+    """Patch torch so that this rank trains with the others; child processes of a rank only redirect writes."""
     place = _place()
     if place is not None:
         with _or_end():
@@ -57,7 +57,7 @@ def patch(torch: Any) -> None:
 
 @contextmanager
 def _or_end() -> Iterator[None]:
-    """End the process where a fault of ours would leave a rank that trains alone."""
+    """End the process with exit code 3 if Paceline itself fails; the rank would otherwise train alone."""
     try:
         yield
     except Exception as error:

@@ -1,10 +1,11 @@
-"""Does each rank do the same things in the same order? Digests of what the program does, which the ranks compare.
+"""Digests of what the program does on a rank; ranks compare them to check that all do the same in the same order.
 
-Four digests, each of all events so far: calls of models and optimizer steps (which model, in which mode, shapes, frozen
-weights, learning rates); inputs of models; losses, and gradients of outputs of models; buffers and settings of models,
-one with each call. Every rank has whole inputs, outputs and losses, so that all are the same on all ranks. Digests
-travel with the exchange of gradients, and the first one with each exchange of outputs. Large tensors are sampled; the
-sample moves on with each call.
+There are four running CRC32 digests, one for each entry of `KINDS`: calls of models and optimizer steps (model, mode,
+input shapes, number of trained weights, learning rates); inputs of models; losses, and gradients of outputs of models;
+buffers and settings of models (with every call, one buffer and the settings of one submodule). Every rank has whole
+inputs, outputs and losses, so the digests are equal on all ranks. All digests are sent with the gradients; the first
+digest also with each exchange of outputs. Of a large tensor, every n-th element is sampled; the first sampled element
+changes with each call.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from weakref import WeakKeyDictionary
 
 from paceline.train.unmodified.state import Spread
 
-_MOST_ELEMENTS = 1 << 15  # of a tensor
-_BYTES = 4  # of a digest, each sent as a number that any format holds exactly
+_MOST_ELEMENTS = 1 << 15  # that are sampled of a tensor
+_BYTES = 4  # of a digest; each is sent as a number below 256, which any format holds exactly
 KINDS = (
     "the order of model calls and optimizer steps, or a learning rate",
     "an input of a model",
@@ -29,29 +30,34 @@ KINDS = (
 
 
 class Account:
-    """What the program has done on this rank.
+    """The digests of what the program has done on this rank.
 
     Args:
-        spread: This rank.
+        spread: The state of this rank.
     """
 
     def __init__(self, spread: Spread) -> None:
         self._spread, self._torch = spread, spread.torch
         self._digests = [0] * len(KINDS)
         self._calls = 0
-        self._known: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # models and optimizers, in their order
-        self._numbers = itertools.count()  # the size of `_known` depends on when each rank collects its garbage
-        self.asks = False  # this rank wants a model to be compared again
-        self.requests = 0  # for such comparisons, of any rank by now; the same on all ranks
-        self._first = 0  # element of a large tensor that is sampled next
+        self._known: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # models, optimizers
+        self._numbers = itertools.count()  # not len(_known), which shrinks when garbage is collected
+        self.asks = False  # whether this rank requests that models are compared again
+        self.requests = 0  # number of exchanges with a request from any rank; equal on all ranks
+        self._first = 0  # index of the first sampled element of a large tensor
 
     @property
     def length(self) -> int:
-        """Return how many numbers `numbers` gives for each rank."""
+        """The length of the list that `numbers` returns."""
         return len(KINDS) * _BYTES + 1
 
     def note_call(self, module: Any, leaves: Sequence[Any]) -> None:
-        """Add a call of a model with some inputs."""
+        """Add a call of a model to the digests.
+
+        Args:
+            module: The model.
+            leaves: Its flattened inputs; values that are not tensors are ignored.
+        """
         torch = self._torch
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         trained = sum(weight.requires_grad for weight in module.parameters())
@@ -61,11 +67,14 @@ class Account:
             self._add_tensor(1, each)
 
     def note_state(self, module: Any, *, draws: bool) -> None:
-        """Add the settings of one part of a model and one of its buffers, others at each call.
+        """Add one buffer of a model and the settings of one of its submodules to the digest of buffers and settings.
+
+        Each call takes the next buffer and the next submodule.
 
         Args:
             module: The model.
-            draws: It draws random numbers, which a buffer may hold; they are each rank's own.
+            draws: Whether the model draws random numbers. Its buffers are then skipped, as they can differ between
+                ranks.
         """
         buffers, parts = list(module.buffers()), list(module.modules())
         self._calls += 1
@@ -77,19 +86,19 @@ class Account:
             self._add_tensor(3, buffers[self._calls % len(buffers)])
 
     def note_step(self, optimizer: Any) -> None:
-        """Add a step of an optimizer."""
+        """Add a step of an optimizer, with its learning rates, to the digest of calls and steps."""
         cpu = self._torch.device("cpu")
         rates = [group.get("lr") for group in optimizer.param_groups]
         plain = [float(rate) for rate in rates if getattr(rate, "device", cpu) == cpu and rate is not None]
         self._add(0, repr((self.ordinal(optimizer), plain)).encode())
 
     def note_gradient(self, gradient: Any) -> None:
-        """Add the gradient of an output."""
+        """Add the gradient of a model's output to the digest of losses and gradients, except in trial calls."""
         if not (self._spread.on_trial or self._spread.off):
             self._add_tensor(2, gradient)
 
     def note_losses(self, losses: Any) -> None:
-        """Add losses from which a backward pass of the program begins."""
+        """Add the losses from which the program starts a backward pass to the digest of losses and gradients."""
         if self._spread.nested or self._spread.backward:
             return
         for loss in losses if isinstance(losses, tuple | list) else ():
@@ -97,27 +106,31 @@ class Account:
                 self.note_gradient(loss)
 
     def tag(self) -> int:
-        """Return the digest of calls and steps."""
+        """Return the digest of model calls and optimizer steps, a number of 32 bits."""
         return self._digests[0]
 
     def digests(self) -> list[int]:
-        """Return all digests."""
+        """Return the four digests, in the order of `KINDS`."""
         return list(self._digests)
 
     def numbers(self) -> list[float]:
-        """Return the digests as numbers below 256, which 16-bit formats hold exactly, and whether this rank asks."""
+        """Return the bytes of the digests as numbers, then 1.0 if this rank requests a comparison, else 0.0.
+
+        Numbers from 0 to 255 are exact in 16-bit formats.
+        """
         digests = [float(byte) for digest in self._digests for byte in digest.to_bytes(_BYTES, "little")]
         return [*digests, float(self.asks)]
 
     def request(self) -> None:
-        """Ask all ranks to compare models again at their next call; the next exchange of gradients tells them."""
+        """Request that all ranks compare models again at the next call; the request is sent with the next gradients."""
         self.asks = True
 
     def check_all(self, every: Iterable[Sequence[float]]) -> None:
-        """Check the digests of each rank, and take note of requests.
+        """Compare the digests of all ranks, and count requests for a comparison of models.
 
         Args:
-            every: What each rank has: its digests, whole or in bytes, and whether it asks.
+            every: One row for each rank: its digests, as integers or as bytes, and then whether it requests a
+                comparison.
         """
         rows = [list(each) for each in every]
         self.check(row[:-1] for row in rows)
@@ -125,10 +138,13 @@ class Account:
         self.asks = False
 
     def check(self, every: Iterable[Sequence[float]]) -> None:
-        """Refuse a program that does something else on another rank.
+        """End the program if the digests of a rank differ from those of rank 0.
 
         Args:
-            every: The digests of each rank, whole or in bytes.
+            every: One row for each rank: its digests, as integers or as bytes.
+
+        Raises:
+            Refusal: The digests differ.
         """
         rows = [list(each) for each in every]
         for rank, row in enumerate(rows):
@@ -138,14 +154,14 @@ class Account:
                 self._refuse(KINDS[place * len(KINDS) // len(row)], rank)
 
     def _refuse(self, what: str, rank: int) -> None:
-        """End a program that goes another way on one rank."""
+        """End the program with a message that names the rank whose actions differ from those of rank 0."""
         self._spread.refuse(
             f"{what} is not the same on rank {rank} as on rank 0; the program uses something that differs between "
             "processes, such as the time, the process id or unseeded random numbers; make it the same on all ranks"
         )
 
     def ordinal(self, thing: Any) -> int:
-        """Return the number of a model or an optimizer, in the order in which they were first used."""
+        """Return the number of a model or an optimizer, counted from 0 in the order of first use."""
         if thing not in self._known:
             self._known[thing] = next(self._numbers)
         return self._known[thing]
@@ -156,7 +172,7 @@ class Account:
     def _add_tensor(self, kind: int, tensor: Any) -> None:
         torch = self._torch
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided or tensor.is_quantized:
-            return  # a copy from a GPU would wait for it
+            return  # a copy from a GPU would synchronize
         if isinstance(tensor, torch.nn.Parameter) or hasattr(tensor, "_local_tensor"):
             return
         with torch.no_grad():
@@ -168,12 +184,12 @@ class Account:
 
 
 def with_tag(torch: Any, flat: Any, tag: int) -> Any:
-    """Return bytes to send with a digest before them."""
+    """Return a uint8 tensor with a digest in front, in `TAG_BYTES` bytes."""
     return torch.cat([torch.frombuffer(bytearray(struct.pack("<Q", tag)), dtype=torch.uint8), flat])
 
 
 def tags_of(pieces: Any) -> list[int]:
-    """Return the digest before the bytes of each rank, one rank a row."""
+    """Return the digest at the start of each row of a uint8 tensor with one row for each rank."""
     return [struct.unpack("<Q", row.numpy().tobytes())[0] for row in pieces[:, :TAG_BYTES].contiguous()]
 
 

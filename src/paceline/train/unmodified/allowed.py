@@ -1,4 +1,4 @@
-"""Which layouts can a program be given that nobody edited, and what goes with them? Asked before any start."""
+"""Checks of ``--layout`` before an unchanged script is started: its axes, the recipe, and the number of GPUs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _NOT_WITH = {
     "loader.device_prefetch": "the samples of other ranks are added after the copy",
     "optimizer.state_8bit": "the 8-bit optimizer state cannot be sharded",
 }
-_GPUS = Path("/proc/driver/nvidia/gpus")  # all of the machine, also those that a container or a job may not use
+_GPUS = Path("/proc/driver/nvidia/gpus")  # lists all GPUs, including those that this container or job may not use
 _DEVICES = Path("/dev")
 
 
 def check_axes(text: str) -> None:
-    """Check that a layout names no axis but those that a script can be given unedited.
+    """Check that each part of a layout is written as a known axis and a size, such as ``dp=2``.
 
     Raises:
-        UsageError: It names another axis.
+        UsageError: An axis is unknown, or a size is not a whole number.
     """
     for part in filter(None, (part.strip() for part in text.split(","))):
         axis = part.partition("=")[0].strip()
@@ -41,10 +41,10 @@ def check_axes(text: str) -> None:
 
 
 def checked(layout: Layout) -> Layout:
-    """Return a layout that a script can be given unedited.
+    """Return the layout unchanged if an unchanged script can be trained with it.
 
     Raises:
-        UsageError: It has other axes than dp and shard, or one rank only.
+        UsageError: The layout has other axes than dp and shard, or only one rank.
     """
     others = [axis for axis in layout.in_use if axis not in _AXES]
     if others:
@@ -58,10 +58,15 @@ def checked(layout: Layout) -> Layout:
 
 
 def check_goes_with(layout: Layout, recipe: Mapping[str, Mapping[str, Any]], *, any_command: bool) -> None:
-    """See that a program can be started so, under a recipe.
+    """Check that a layout can be combined with a recipe, a command and the GPUs of this machine.
+
+    Args:
+        layout: The checked layout.
+        recipe: Tables of settings, such as ``{"memory": {"micro_batches": 2}}``.
+        any_command: Whether the program was given as a command after ``--`` instead of a script.
 
     Raises:
-        UsageError: It brings a launcher of its own, there are too few GPUs, or a setting does not go with ranks.
+        UsageError: The program is a command, a setting excludes layouts, or there are fewer GPUs than ranks.
     """
     if any_command:
         raise UsageError(
@@ -80,19 +85,19 @@ def check_goes_with(layout: Layout, recipe: Mapping[str, Mapping[str, Any]], *, 
 
 
 def _usable_gpus() -> int:
-    """Return the number of GPUs whose device file this process may open."""
+    """Return the number of GPUs whose device file this process can open."""
     return sum(map(_may_open, _GPUS.iterdir())) if _GPUS.is_dir() else 0
 
 
 def _may_open(gpu: Path) -> bool:
-    """Say whether a GPU of the machine may be used: containers lack its device file, jobs of Slurm may not open it."""
+    """Return whether this process can open a GPU's device file, which containers can lack and Slurm can forbid."""
     try:
         lines = (gpu / "information").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return True
     number = next((line.partition(":")[2].strip() for line in lines if line.startswith("Device Minor")), None)
     if number is None:
-        return True  # an old driver: not known
+        return True  # an old driver does not tell the number
     try:
         os.close(os.open(_DEVICES / f"nvidia{number}", os.O_RDWR | os.O_CLOEXEC))
     except OSError:
@@ -116,7 +121,13 @@ def _check_gpus(layout: Layout) -> None:
 
 
 def spread(layout: Layout, program: Sequence[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Return the command and the added environment in which a program is trained on a layout."""
+    """Return the command and the environment variables that train a program with a layout.
+
+    Args:
+        layout: The checked layout.
+        program: The command of the program in one process.
+        environment: The variables to add for one process; ``PACELINE_BESIDE`` is extended by this package.
+    """
     beside = [environment["PACELINE_BESIDE"]] if "PACELINE_BESIDE" in environment else []
     name = __name__.rpartition(".")[0]
     return command(layout, program), {**environment, "PACELINE_BESIDE": ",".join([name, *beside])}

@@ -1,4 +1,4 @@
-"""How does a script's BatchNorm see the whole batch? torch's function takes its statistics over all ranks' rows."""
+"""Patches of torch's batch norm (statistics over the rows of all ranks) and gradient clipping (full weights)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paceline.train.unmodified.weights import shards
 
 
 def patch(spread: Spread, exchange: Exchange) -> None:
-    """Have batches normalised by the statistics of all their rows."""
+    """Patch `torch.nn.functional.batch_norm` so that in training the statistics come from the rows of all ranks."""
     functional = spread.torch.nn.functional
     original = functional.batch_norm
 
@@ -37,7 +37,7 @@ def patch(spread: Spread, exchange: Exchange) -> None:
 
 
 def _has_part(spread: Spread) -> bool:
-    """Say whether the rows are a part of a batch: also where a library deals them out (its ranks have met then)."""
+    """Return whether this rank has only a part of the batch, even if a library of the program splits the batch."""
     if spread.off:
         distributed = spread.torch.distributed
         return distributed.is_initialized() and distributed.get_world_size() == spread.ranks
@@ -45,14 +45,14 @@ def _has_part(spread: Spread) -> bool:
 
 
 def _settings(others: tuple[Any, ...], named: dict[str, Any]) -> tuple[bool, float, float]:
-    """Return what `torch.nn.functional.batch_norm` takes behind the weights."""
+    """Return ``training``, ``momentum`` and ``eps`` from the arguments of `torch.nn.functional.batch_norm`."""
     given = {"training": False, "momentum": 0.1, "eps": 1e-5}
     given |= dict(zip(given, others, strict=False)) | named
     return bool(given["training"]), float(given["momentum"]), float(given["eps"])
 
 
 def patch_norms(spread: Spread) -> None:
-    """Give clipping the weights that are trained, and return norms as one process would."""
+    """Patch torch's gradient clipping to use the sharded weights in place of whole ones, and to return full norms."""
     owner = spread.torch.nn.utils.clip_grad
     for name in ("clip_grad_norm_", "clip_grad_value_", "get_total_norm", "clip_grads_with_norm_"):
         if hasattr(owner, name):

@@ -1,4 +1,4 @@
-"""One call of a model: which of its inputs have one entry per sample, and which other calls are like it."""
+"""One call of a model: its inputs, which of them have one entry for each sample, and the kind of the call."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ class Call:
     """One call of a model.
 
     Attributes:
-        leaves: All that it is given, flattened.
-        rows: Of the whole batch.
-        is_cut: For each leaf whether it has one entry for each row.
+        spread: The state of this rank.
+        module: The model.
+        forward: Calls the model, unpatched, with positional and keyword arguments.
+        leaves: The flattened inputs.
+        spec: The structure of the inputs, from `torch.utils._pytree`.
+        rows: The number of rows (samples) in the whole batch.
+        is_cut: For each leaf whether it has one entry for each row, so that each rank gets its slice of it.
     """
 
     spread: Spread
@@ -32,7 +36,15 @@ class Call:
 
     @staticmethod
     def of(spread: Spread, module: Any, forward: Any, given: tuple[Sequence[Any], Any], rows: int) -> Call:
-        """Return a call in which all leaves whose first dimension is as large as the batch are cut."""
+        """Return a call in which every tensor whose first dimension is the batch size is cut.
+
+        Args:
+            spread: The state of this rank.
+            module: The model.
+            forward: Calls the model, unpatched.
+            given: The flattened inputs and their structure.
+            rows: The batch size.
+        """
         leaves, spec = given
         tensor = spread.torch.Tensor
         is_cut = tuple(isinstance(leaf, tensor) and leaf.dim() > 0 and leaf.shape[0] == rows for leaf in leaves)
@@ -40,11 +52,11 @@ class Call:
 
     @property
     def name(self) -> str:
-        """What messages name the model."""
+        """The class name of the model for messages, without the prefix that FSDP2 adds."""
         return type(self.module).__name__.removeprefix("FSDP")
 
     def ways_to_cut(self) -> Iterator[Call]:
-        """Yield this call, and calls in which leaves are whole that may have the size of the batch by chance."""
+        """Yield this call, then variants that cut fewer tensors, as some tensors can lack a batch dimension."""
         first = self.is_cut.index(True)
         others = [place for place, cut in enumerate(self.is_cut) if cut and place > first]
         square = [place for place in others if self.leaves[place].shape[1:2] == (self.rows,)]
@@ -56,16 +68,20 @@ class Call:
                 yield replace(self, is_cut=is_cut)
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first row of this rank, and the one behind its last."""
+        """Return this rank's rows as a half-open range: the first row and the end."""
         return bounds(self.rows, self.spread.ranks, self.spread.rank)
 
     def with_leaves(self, leaves: Sequence[Any]) -> tuple[Any, Any]:
-        """Return positional and keyword arguments that hold other leaves."""
+        """Return the positional and keyword arguments with other leaves in the same structure."""
         args, kwargs = self.spread.torch.utils._pytree.tree_unflatten(list(leaves), self.spec)
         return args, kwargs
 
     def shares(self) -> dict[str, list[int]]:
-        """Return what ranks may weigh in a number, by the name of the rule: rows, or valid targets."""
+        """Return how many rows, or valid targets, each rank has, by the rule that weighs a loss by this count.
+
+        A valid target is an element of 0 or more in a cut int64 input. Inputs with several dimensions have one more
+        rule, which ignores the first position of each row.
+        """
         torch, found = self.spread.torch, {"rows": sizes(self.rows, self.spread.ranks)}
         for place, leaf in enumerate(self.leaves):
             if self.is_cut[place] and leaf.dtype == torch.int64:
@@ -80,7 +96,7 @@ class Call:
         return [int(part.sum()) for part in counts.split(sizes(self.rows, self.spread.ranks))]
 
     def kind(self) -> Any:
-        """Return what calls that are compared once have in common."""
+        """Return a hashable key; one comparison with the whole batch holds for all calls with the same key."""
         torch = self.spread.torch
         kinds = tuple(self._kind_of(place, leaf) for place, leaf in enumerate(self.leaves))
         return (
@@ -99,22 +115,22 @@ class Call:
         return type(leaf) if isinstance(leaf, int | float | complex) else (type(leaf), getattr(leaf, "__name__", ""))
 
     def numbers(self) -> tuple[Any, ...]:
-        """Return the Python numbers that it is given."""
+        """Return the Python numbers among the inputs."""
         return tuple(leaf for leaf in self.leaves if isinstance(leaf, int | float | complex))
 
 
 def rows_of(torch: Any, leaves: Sequence[Any]) -> int | None:
-    """Return how many rows a call has: those of its first tensor that has any."""
+    """Return the batch size: the size of dimension 0 of the first tensor that is not a scalar; None without one."""
     return next((leaf.shape[0] for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.dim() > 0), None)
 
 
 def digest(torch: Any, tensor: Any) -> int:
-    """Return a number that identifies a tensor."""
+    """Return the CRC32 of a tensor's bytes."""
     with torch.no_grad():
         return zlib.crc32(tensor.detach().contiguous().flatten().view(torch.uint8).cpu().numpy().tobytes())
 
 
 def is_plain(torch: Any, leaf: Any) -> bool:
-    """Return whether no rows can be hidden in something: it is a tensor, or plainly none."""
+    """Return whether an input is a tensor, a plain value or a callable; other objects could contain rows."""
     plain = (torch.Tensor, type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
     return isinstance(leaf, plain) or callable(leaf)

@@ -1,9 +1,9 @@
-"""Commands that the program starts and waits for (`subprocess.run`, `os.system`) run once, on rank 0.
+"""Patches of `subprocess.run`, `os.system` and similar functions: a command of the program runs once, on rank 0.
 
-Other ranks take what rank 0 got: the exit code, the output, or the error. Otherwise each rank would append to the same
-log, delete the same folder or upload the same file. Each rank runs a command itself where the ranks need not agree: in
-threads, in processes of a loader, while samples are read, in a library, where the output goes to an open file, and
-where its arguments are not those on rank 0. `subprocess.Popen` is left as it is.
+Other ranks get the result of rank 0: the exit code, the output, or the error. Otherwise each rank would append to the
+same log, delete the same folder or upload the same file. Each rank runs a command itself in these cases: in threads and
+worker processes; while samples are read; if a library starts the command; if the output goes to an open file; if the
+arguments differ from those on rank 0. `subprocess.Popen` is not patched.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _is_reading: list[Callable[[], bool]] = [lambda: False]
 
 
 def begin(place: Mapping[str, Any]) -> None:
-    """Share the commands of the program from now on.
+    """Patch the functions that start commands, so that each command runs once, on rank 0.
 
     Args:
-        place: The rank, and a folder that all ranks see.
+        place: The position of the rank: its number and the folder that the ranks share.
     """
     shared = _Shared(os.path.join(str(place["folder"]), "command"), leads=not place["rank"])
     for owner, names in ((subprocess, _NAMES), (os, ("system",))):
@@ -44,10 +44,10 @@ def begin(place: Mapping[str, Any]) -> None:
 
 
 def leave_samples(is_reading: Callable[[], bool]) -> None:
-    """Have each rank run the commands by which it reads samples.
+    """Run commands on every rank, not only on rank 0, while samples are read.
 
     Args:
-        is_reading: Whether this rank reads samples at the moment.
+        is_reading: Returns whether this rank reads samples at the moment.
     """
     _is_reading[0] = is_reading
 
@@ -56,8 +56,8 @@ class _Shared:
     """The commands of this rank, numbered in the order in which they start.
 
     Args:
-        place: Beginning of the names of files in which rank 0 leaves what it got.
-        leads: This is rank 0.
+        place: The prefix of the paths of files to which rank 0 writes results.
+        leads: Whether this is rank 0.
     """
 
     def __init__(self, place: str, *, leads: bool) -> None:
@@ -65,7 +65,7 @@ class _Shared:
         self._pid, self._numbers = os.getpid(), itertools.count()
 
     def patched(self, name: str, original: Any) -> Any:
-        """Return a function that starts commands, such as `subprocess.run`, for all ranks at once."""
+        """Return a replacement for a function such as `subprocess.run` that runs each command for all ranks."""
 
         @functools.wraps(original)
         def start(*args: Any, **kwargs: Any) -> Any:
@@ -83,7 +83,7 @@ class _Shared:
         return in_main and not to_file and not _is_reading[0]() and is_own_file(file)
 
     def _led(self, number: int, digest: str, action: Callable[[], Any]) -> Any:
-        """Run a command, and leave for other ranks what it gave."""
+        """Run a command on rank 0, and write its result or error for the other ranks."""
         outcome: tuple[bool, Any] = (False, None)
         try:
             outcome = (True, action())
@@ -101,7 +101,7 @@ class _Shared:
         os.rename(f"{place}.new", place)
 
     def _followed(self, number: int, digest: str, action: Callable[[], Any]) -> Any:
-        """Return or raise what the command gave on rank 0; run it here if rank 0 ran another one."""
+        """Return the result or raise the error of the command on rank 0; run the command here if rank 0 ran another."""
         expected, is_result, found = pickle.loads(self._left(number))
         if expected != digest:
             return action()
@@ -111,17 +111,17 @@ class _Shared:
         raise found
 
     def _left(self, number: int) -> bytes:
-        """Return what rank 0 has left; wait while it runs the command."""
+        """Wait for the result of rank 0, and return the pickled result."""
         while True:
             try:
-                with io.FileIO(f"{self._place}-{number}") as file:  # `open` leads elsewhere on this rank
+                with io.FileIO(f"{self._place}-{number}") as file:  # the write sandbox redirects `open` on this rank
                     return file.readall()
             except FileNotFoundError:
                 time.sleep(_POLL_S)
 
 
 def _pickled(outcome: tuple[str, bool, Any]) -> bytes:
-    """Return an outcome in bytes; one with which no command agrees if it cannot be pickled."""
+    """Return an outcome pickled. If that fails, the pickled digest is empty, so that each rank runs the command."""
     try:
         found = pickle.dumps(outcome)
         pickle.loads(found)
@@ -131,6 +131,6 @@ def _pickled(outcome: tuple[str, bool, Any]) -> bytes:
 
 
 def _digest(name: str, args: Any, kwargs: Mapping[str, Any]) -> str:
-    given = sorted((key, value) for key, value in kwargs.items() if key != "env")  # which says the rank
+    given = sorted((key, value) for key, value in kwargs.items() if key != "env")  # which contains the rank
     text = repr((name, args, given, os.getcwd()))
     return hashlib.sha1(text.encode("utf-8", "surrogateescape"), usedforsecurity=False).hexdigest()

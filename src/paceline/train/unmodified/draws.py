@@ -1,7 +1,8 @@
-"""Which random numbers does a rank draw? What the whole program draws is the same on all; what is for a part is not.
+"""Random streams of a rank: one that all ranks share for the program, and a separate one for the rank's own rows.
 
-Within a model that trains, and where samples are read, each rank has a stream of its own, and the program's goes on
-afterwards as if nothing had been drawn: so the order of samples, drawn by the program, stays the same on all ranks.
+While a rank reads its samples or runs a model on its rows, it draws from its own stream. Afterwards the program's
+stream continues as if nothing had been drawn. So numbers that the program draws itself, such as the order of samples,
+stay the same on all ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ State = tuple[Any, ...]
 
 
 class Streams:
-    """A stream of random numbers of this rank's own."""
+    """A random stream that only this rank draws from."""
 
     def __init__(self, spread: Spread) -> None:
         self._spread = spread
@@ -26,11 +27,11 @@ class Streams:
 
     @contextmanager
     def own(self, wanted: bool = True, *, of_torch: bool = False) -> Iterator[None]:
-        """Draw from the own stream.
+        """Return a context in which random numbers come from this rank's stream.
 
         Args:
-            wanted: False: draw from the program's stream.
-            of_torch: Draw only torch's numbers from the own stream; those of numpy and Python are for all rows.
+            wanted: False leaves the program's stream in use.
+            of_torch: Only torch draws from this rank's stream; NumPy and Python draw from the program's stream.
         """
         if not wanted:
             yield
@@ -50,7 +51,7 @@ class Streams:
             set_state(torch, (*before[:2], *after[2:]) if of_torch else before)
 
     def _seed(self) -> None:
-        """Begin a stream that depends on the program's seed and on the rank."""
+        """Seed all generators from a number of the program's stream and the rank."""
         seed = int(self._spread.torch.randint(2**31, ()).item()) * self._spread.ranks + self._spread.rank
         self._spread.torch.manual_seed(seed)
         random.seed(seed)
@@ -59,14 +60,17 @@ class Streams:
 
 
 def state(torch: Any) -> State:
-    """Return the state of the generators that the program may draw from, on every device."""
+    """Return the states of torch's CPU generator, its GPU generators, Python's `random`, and NumPy's global generator.
+
+    The entries of CUDA and NumPy are None if the program has not initialized or imported them.
+    """
     numpy = sys.modules.get("numpy")
     on_gpu = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     return torch.get_rng_state(), on_gpu, random.getstate(), numpy.random.get_state() if numpy is not None else None
 
 
 def set_state(torch: Any, given: State) -> None:
-    """Put the generators back into a state."""
+    """Restore the generators to states returned by `state`."""
     on_cpu, on_gpu, of_python, of_numpy = given
     torch.set_rng_state(on_cpu)
     if on_gpu is not None:
@@ -77,7 +81,7 @@ def set_state(torch: Any, given: State) -> None:
 
 
 def noticed(spread: Spread, action: Callable[[], Any]) -> tuple[Any, bool]:
-    """Return what an action returns, and whether it drew random numbers, which are put back."""
+    """Run an action, restore the random states, and return the action's result and whether it drew random numbers."""
     torch = spread.torch
     before = state(torch)
     result = action()

@@ -1,8 +1,8 @@
-"""What do ranks exchange? Rows, so that each has them all, and numbers that are added up; with their gradients.
+"""Collectives of the ranks, with gradients: gathering the rows of a batch, and sums of tensors over ranks.
 
-What all ranks have is whole, and so is its gradient, the same on each. Within a model a rank has a part of the rows.
-Gradients there are n times those of one process, so that their mean over the n ranks is the sum over all rows; what
-is computed on whole values on every rank has the same gradient on each, and so the same mean.
+Outside of models, every rank has whole tensors, and their gradients are the same on each rank. Within a model, a rank
+has its part of the rows. Gradients there are n times those of one process, so that their mean over the n ranks is the
+sum over all rows. A gradient computed outside of models is the same on each rank, so its mean is the gradient itself.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from paceline.train.world import devices_differ
 
 _MOST_BYTES_WITH_TAG = 1 << 20
 _EVERY_S = 1.0
-_FEWEST = 3  # samples, before a rank tells the others
-_OLD_S = 5.0  # of what another rank has written
-_MOST_AT_OTHER_LINES = 12  # samples: ranks that wait at other lines can never meet
-_MOST_AT_ONE_LINE = 300  # a large exchange takes its time
+_FEWEST = 3  # samples without progress before a rank publishes its wait
+_OLD_S = 5.0  # age at which the wait of another rank no longer counts
+_MOST_AT_OTHER_LINES = 12  # samples; ranks that wait at different lines never meet
+_MOST_AT_ONE_LINE = 300  # samples; one large exchange may take this long
 _WAITS_IN = (
     "torch.distributed",
     *(f"paceline.train.unmodified.{name}" for name in ("commands", "exchange", "gradients", "comparison.drift")),
@@ -39,21 +39,25 @@ _MOST_LINES = 8
 
 
 class Exchange:
-    """The other ranks."""
+    """The exchanges of this rank with all other ranks.
+
+    Args:
+        spread: The state of this rank.
+    """
 
     def __init__(self, spread: Spread) -> None:
         self.spread, self.torch, self.pid = spread, spread.torch, os.getpid()
         self.account = Account(spread)
-        self.begun_count = 0  # of exchanges
+        self.begun_count = 0  # exchanges that this rank has started
         self.meeting = False
-        self.groups: tuple[Any, ...] = ()  # of weights, of the model that is called
-        self.begun: Callable[[tuple[Any, ...]], None] = lambda groups: None  # asked when a pass comes back to a call
+        self.groups: tuple[Any, ...] = ()  # groups of weights of the model that is called
+        self.begun: Callable[[tuple[Any, ...]], None] = lambda groups: None  # called when backward reaches a call
         self._later: Any = None
         self._beside: Any = None
         self._functions = _functions(self)
 
     def meet(self) -> Any:
-        """Return torch's distributed, once the ranks have met."""
+        """Return `torch.distributed`; the first call creates the process group of all ranks."""
         distributed = self.torch.distributed
         self.begun_count += 1
         if not distributed.is_initialized():
@@ -64,25 +68,29 @@ class Exchange:
             if wrong:
                 spread.refuse(wrong)
             backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
-            hook = sys.excepthook  # torch puts one there that writes "[rank0]:" before each line of an error
+            hook = sys.excepthook  # torch replaces the hook by one that writes "[rank0]:" before each line of an error
             distributed.init_process_group(backend, store=store, rank=spread.rank, world_size=spread.ranks)
             sys.excepthook, self.meeting = hook, False
             watch_waiting(spread, lambda: self.begun_count)
         return distributed
 
     def part(self) -> None:
-        """Leave the others."""
+        """Destroy the process group, if there is one."""
         if self.torch.distributed.is_initialized():
             with suppress(RuntimeError):
                 self.torch.distributed.destroy_process_group()
 
     def all_rows(self, part: Any, parts: Sequence[int], *, of_call: bool = False) -> Any:
-        """Return the rows of all ranks, without gradients.
+        """Gather the rows of all ranks, without gradients.
 
         Args:
-            part: The rows of this rank.
-            parts: How many rows each rank has.
-            of_call: The rows are the output of a call of a model, which must be the same call on all ranks.
+            part: The rows of this rank, of shape (``parts[rank]``, ...).
+            parts: The number of rows of each rank.
+            of_call: Whether the rows are the output of a model. The ranks then also check that all outputs come from
+                the same call.
+
+        Returns:
+            A tensor of shape (``sum(parts)``, ...).
         """
         torch, distributed, most = self.torch, self.meet(), max(parts)
         own = part.detach().contiguous()
@@ -95,7 +103,7 @@ class Exchange:
         found = flat.new_empty(len(parts) * (head + most * row_bytes))
         gather = (
             getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
-        )  # torch 2.13, before
+        )  # from torch 2.13, and before
         gather(found, padded)
         if head:
             pieces = found.view(len(parts), head + most * row_bytes)
@@ -107,7 +115,10 @@ class Exchange:
         return found.view(own.dtype).view(sum(parts), *own.shape[1:])
 
     def _with_tag(self, flat: Any) -> tuple[Any, int]:
-        """Put the digest of all calls before bytes to send. A large tensor's digest is sent by itself."""
+        """Return bytes with the digest of calls in front, and the size of the digest in bytes.
+
+        With large tensors the digest is exchanged separately, and on GPUs not at all; the size is then 0.
+        """
         if flat.device.type != "cpu":
             return flat, 0
         if flat.numel() <= _MOST_BYTES_WITH_TAG:
@@ -117,36 +128,36 @@ class Exchange:
         return flat, 0
 
     def objects(self, part: Any) -> list[Any]:
-        """Return what each rank has, of this one's: anything that can be pickled."""
+        """Gather an object that can be pickled from each rank; returns one entry for each rank."""
         found: list[Any] = [None] * self.spread.ranks
         self.meet().all_gather_object(found, part)
         return found
 
     def check_call(self, module: Any) -> None:
-        """Refuse a call that is another one on another rank, before it is compared in many exchanges."""
+        """End the program if ranks are about to compare different calls: other models, modes or trained weights."""
         trained = [name for name, weight in module.named_parameters() if weight.requires_grad]
         said = (self.account.ordinal(module), module.training, self.torch.is_grad_enabled(), trained)
         self.account.check([[zlib.crc32(repr(each).encode())] for each in self.objects(said)])
 
     def agree(self, numbers: Sequence[int]) -> bool:
-        """Say whether all ranks have the same numbers, each of 63 bits."""
+        """Return whether all ranks pass the same integers, each below 2**63; all ranks must pass equally many."""
         own = self.torch.tensor([list(numbers)], dtype=self.torch.int64)
         return bool((self.all_rows(own, [1] * self.spread.ranks) == own).all())
 
     def sum_(self, value: Any) -> Any:
-        """Add up a tensor over all ranks, in place."""
+        """Sum a tensor over all ranks in place, and return the tensor."""
         self.meet().all_reduce(value)
         return value
 
     def add_up_later(self, value: Any) -> Any:
-        """Begin to add up a tensor over all ranks, in place, in an order of its own; returns what can be waited for."""
+        """Start to sum a tensor over all ranks in place, in a separate process group; return torch's work handle."""
         distributed = self.meet()
         if self._later is None:
             self._later = distributed.new_group()
         return distributed.all_reduce(value, group=self._later, async_op=True)
 
     def gather_later(self, value: Any) -> tuple[Any, Any]:
-        """Begin to gather a CPU tensor of all ranks; returns what can be waited for, and where it is gathered."""
+        """Start to gather a 1-D CPU tensor from all ranks; return torch's work handle and the tensor for the result."""
         distributed = self.meet()
         if self._beside is None:
             self._beside = distributed.new_group(backend="gloo")
@@ -155,35 +166,40 @@ class Exchange:
         return gather(found, value, group=self._beside, async_op=True), found
 
     def whole(self, part: Any, parts: Sequence[int]) -> Any:
-        """Return the rows of all ranks, of this one's; gradients flow back to each rank's own."""
+        """Gather the rows of all ranks; in the backward pass each rank gets the gradient of its rows.
+
+        Args:
+            part: The rows of this rank.
+            parts: The number of rows of each rank.
+        """
         return self._functions["whole"].apply(part, tuple(parts))
 
     def own_rows(self, whole: Any, ranks: int) -> Any:
-        """Return this rank's rows of a tensor; gradients of all rows flow back on each rank."""
+        """Return this rank's rows of a tensor; in the backward pass each rank gets the gradients of all rows."""
         low, high = bounds(whole.shape[0], ranks, self.spread.rank)
         if whole.requires_grad and self.torch.is_grad_enabled():
             return self._functions["slice"].apply(whole, tuple(sizes(whole.shape[0], ranks)))
         return whole[low:high]
 
     def shared(self, value: Any) -> Any:
-        """Return what all ranks give a model alike; its gradient is the sum over their rows."""
+        """Return an input that is the same on all ranks; in the backward pass its gradient is summed over all rows."""
         if value.requires_grad and self.torch.is_grad_enabled():
             return self._functions["shared"].apply(value)
         return value
 
     def mean(self, value: Any, share: Any) -> Any:
-        """Return the sum over ranks of a number times each rank's share."""
+        """Return the sum over ranks of a tensor times the share of each rank; gradients flow to each rank's tensor."""
         return self._functions["mean"].apply(value, share)
 
     def total(self, value: Any) -> Any:
-        """Return the sum of a tensor over ranks, within a model: its gradient is the sum over ranks as well."""
+        """Return the sum of a tensor over ranks, for use within a model; its gradient is summed over ranks too."""
         return self._functions["total"].apply(value)
 
 
 def _functions(exchange: Exchange) -> dict[str, Any]:
-    """Return the exchanges that gradients flow through; classes are made late, as torch is.
+    """Return the differentiable exchanges by name, as classes made once torch is imported.
 
-    Each one's backward pass is made of the others, so that gradients can be differentiated again.
+    The backward pass of each exchange calls other exchanges, so that gradients can be differentiated again.
     """
     functions: dict[str, Any] = {}
     functions |= {**_of_inputs(exchange, functions), **_of_outputs(exchange, functions)}
@@ -265,13 +281,13 @@ def _of_outputs(exchange: Exchange, functions: dict[str, Any]) -> dict[str, Any]
 
 @dataclass(frozen=True)
 class Wait:
-    """What a rank waits for.
+    """The place where the main thread of a rank waits in an exchange.
 
     Attributes:
-        lines: Of the program, innermost first.
-        exchange: How many exchanges the rank has begun, and the functions that wait.
-        samples: How often nothing had moved.
-        at: When this was written, in seconds.
+        lines: The program's lines on the stack, such as ``train.py:12``, innermost first.
+        exchange: The number of exchanges that the rank has started, and the names of the functions on the stack.
+        samples: The number of consecutive samples, one per second, in which the thread did not move.
+        at: The time of the last sample, in seconds since the epoch.
     """
 
     lines: tuple[str, ...]
@@ -281,21 +297,26 @@ class Wait:
 
     @property
     def line(self) -> str:
-        """The innermost line of the program."""
+        """The program's own source line at which the rank waits, such as ``train.py:12``, for a message."""
         return self.lines[0] if self.lines else "the end of the program"
 
 
 def watch_waiting(spread: Spread, exchanges: Callable[[], int]) -> None:
-    """End the program if the ranks wait for each other without end; `exchanges` returns how many this one has begun."""
+    """Start a thread that ends the program if the ranks are in a deadlock.
+
+    Args:
+        spread: The state of this rank.
+        exchanges: Returns the number of exchanges that this rank has started.
+    """
     threading.Thread(target=_Watch(spread, exchanges).run, daemon=True, name="paceline-waiting").start()
 
 
 def verdict(waits: Sequence[Wait | None], now_s: float) -> str:
-    """Return why the ranks cannot go on, or nothing.
+    """Return a message if the ranks are in a deadlock, else an empty string.
 
     Args:
-        waits: Of each rank; None: it does not wait.
-        now_s: The time.
+        waits: The wait of each rank; None for a rank that does not wait.
+        now_s: The current time, in seconds since the epoch.
     """
     known = [wait for wait in waits if wait is not None and now_s - wait.at < _OLD_S]
     if len(known) < len(waits):
@@ -311,18 +332,18 @@ def verdict(waits: Sequence[Wait | None], now_s: float) -> str:
 
 
 class _Watch:
-    """Looks at the main thread of one rank."""
+    """Samples the main thread of this rank once a second, and ends the program in a deadlock."""
 
     def __init__(self, spread: Spread, exchanges: Callable[[], int]) -> None:
         self._spread, self._exchanges = spread, exchanges
         self._main, self._pid = threading.main_thread(), os.getpid()
         place = os.path.join(spread.folder, "waits")
-        self._store = spread.torch.distributed.FileStore(place, spread.ranks)  # files of ours would be redirected
+        self._store = spread.torch.distributed.FileStore(place, spread.ranks)  # ranks redirect plain files
         self._before: Any = None
         self._samples = 0
 
     def run(self) -> None:
-        """Look until the program ends."""
+        """Sample the main thread until the program ends."""
         while os.getpid() == self._pid and self._main.is_alive():
             time.sleep(_EVERY_S)
             with suppress(OSError, ValueError, RuntimeError):
@@ -335,7 +356,7 @@ class _Watch:
         self._store.set(str(self._spread.rank), json.dumps(asdict(wait)))
         why = verdict([self._read(rank) for rank in range(self._spread.ranks)], time.time())
         if why:
-            time.sleep(0 if self._spread.leads else 2 * _EVERY_S)  # rank 0 says so
+            time.sleep(0 if self._spread.leads else 2 * _EVERY_S)  # rank 0 prints the message first
             self._spread.refuse(why)
 
     def _waits(self) -> Wait | None:
@@ -356,7 +377,7 @@ class _Watch:
 
 
 def _is_exchange(frame: FrameType | None) -> bool:
-    """Return whether the innermost frame, the recorder's aside, exchanges something with other ranks."""
+    """Return whether the innermost frame, after frames of the recorder, is in an exchange with other ranks."""
     while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("paceline.inprocess"):
         frame = frame.f_back
     return frame is not None and str(frame.f_globals.get("__name__", "")).startswith(_WAITS_IN)
@@ -381,7 +402,7 @@ def _names(frame: FrameType | None) -> str:
 
 
 def _cpu_ticks(thread: int | None) -> int:
-    """Return the CPU time of a thread in clock ticks; 0 where it is not known."""
+    """Return the CPU time of a thread in clock ticks, or 0 if it is unknown."""
     try:
         fields = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,8 +1,8 @@
-"""Hugging Face's Trainer and Lightning: libraries that can train on several processes themselves.
+"""Patches of Hugging Face's Trainer and Lightning, which can train on several processes themselves.
 
-They would average the losses of all ranks' parts, which is another loss than that of the whole batch where a loss
-compares rows, or weighs them. So each rank lets them train on one process, as the script says, and calls of the model
-are split as in any other script. What the script itself says of several processes is refused.
+These libraries would average the losses of the ranks' parts. That is not the loss of the whole batch if a loss
+compares or weighs rows. So on each rank the library trains as one process, and calls of the model are split as in any
+other script. Settings of the script for several processes end the program with a message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _ALONE = ("auto", "single_device", "SingleDeviceStrategy")
 
 
 def patch(spread: Spread) -> None:
-    """Wait for them."""
+    """Patch the libraries when the program imports them."""
     actions: dict[str, Any] = {"transformers.trainer": lambda module: _patch_loss(spread, module.Trainer)}
     for name in _LIGHTNING:
         actions[f"{name}.trainer.trainer"] = lambda module: _patch_lightning(spread, module.Trainer)
@@ -31,14 +31,14 @@ def _patch_lightning(spread: Spread, kind: Any) -> None:
     @functools.wraps(original)
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         _check_alone(spread, kwargs)
-        kwargs["devices"] = 1  # of those that this rank sees
+        kwargs["devices"] = 1  # the one GPU that this rank sees
         original(self, *args, **kwargs)
 
     hooks.install(kind, "__init__", __init__)
 
 
 def _check_alone(spread: Spread, given: dict[str, Any]) -> None:
-    """Refuse settings for several processes."""
+    """End the program if it gives Lightning settings for several processes."""
     strategy, nodes, devices = (given.get(name) for name in ("strategy", "num_nodes", "devices"))
     alone = strategy is None or strategy in _ALONE or type(strategy).__name__ in _ALONE
     if not alone:
@@ -51,7 +51,7 @@ def _check_alone(spread: Spread, given: dict[str, Any]) -> None:
 
 
 def _patch_loss(spread: Spread, kind: Any) -> None:
-    """Exchange no logits where Hugging Face's Trainer takes nothing but the loss of a model."""
+    """Patch Hugging Face's `Trainer.compute_loss` to skip the exchange of logits if only the loss is used."""
     original = kind.compute_loss
 
     @functools.wraps(original)

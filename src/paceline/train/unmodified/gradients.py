@@ -1,13 +1,13 @@
-"""When are gradients those of the whole batch? At the end of each backward pass, as their mean over the ranks.
+"""Exchange of gradients: at the end of each backward pass every gradient is the mean over the ranks.
 
-In buckets, sent while the pass goes on. DDP does the same, but ends a program some of whose weights get no gradient
-in a step, and exchanges nothing in the second of two passes after one forward; here every pass of every model is
-exchanged, and a weight without a gradient stays without. A gradient from earlier passes is the same on all ranks, so
-that its mean is itself.
+Gradients are sent in buckets while the backward pass runs. DDP does the same, but fails if a weight gets no gradient,
+and skips the second of two backward passes after one forward pass. Here every pass of every model is exchanged, and a
+weight without a gradient stays without one. A gradient from earlier passes is equal on all ranks, so its mean is the
+gradient itself.
 
-Which weights get a gradient may differ between ranks (experts that no row of a part is sent to, blocks dropped by
-chance). So what is sent, and in which order, follows from the models that the pass goes through, which are the same on
-all ranks, and a bucket says which of its weights had a gradient: one that had it anywhere has it everywhere.
+Ranks can differ in which weights get a gradient (experts that receive no row of a part, blocks dropped at random). So
+the buckets and their order follow from the models that the backward pass goes through, which are the same on all ranks.
+A bucket also carries a flag for each weight; a weight with a gradient on any rank gets one on every rank.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from paceline.train.unmodified.weights import shards
 
 _BUCKET_BYTES = 25 << 20
 _FIRST_PASSES = 8
-_CHECKED_EVERY = 64  # passes on a GPU, where reading the account waits for the device
+_CHECKED_EVERY = 64  # passes; on a GPU, as reading the digests synchronizes with it
 _buckets: list[Any] = []
-_watched: IdentityMap[weakref.ref[_Group]] = IdentityMap()  # who is in a group keeps it
+_watched: IdentityMap[weakref.ref[_Group]] = IdentityMap()  # weight -> its group, which its gradient hook keeps alive
 
 
 def patch(spread: Spread, exchange: Exchange) -> None:
-    """Act at the end of each backward pass."""
+    """Patch torch's backward pass to exchange gradients at its end."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     torch = spread.torch
@@ -69,7 +69,7 @@ def patch(spread: Spread, exchange: Exchange) -> None:
 
 
 def _check_split(spread: Spread, args: Any) -> None:
-    """Refuse gradients that FSDP2 cannot compute."""
+    """End the program if a backward pass asks for gradients of sharded weights that FSDP2 cannot compute."""
     if not shards.any_split():
         return
     if len(args) > 3 and args[3]:
@@ -82,7 +82,7 @@ def _check_split(spread: Spread, args: Any) -> None:
 
 
 def _check_over(spread: Spread) -> None:
-    """Refuse a step that is taken before gradients are exchanged."""
+    """End the program if an optimizer steps during a backward pass, before gradients are exchanged."""
     if spread.backward and not spread.off:
         spread.refuse(
             "the optimizer steps during the backward pass, before ranks have exchanged gradients; step after backward()"
@@ -90,14 +90,14 @@ def _check_over(spread: Spread) -> None:
 
 
 def watch(spread: Spread, module: Any) -> tuple[_Group, ...]:
-    """Exchange the gradients of a model from now on, also those of weights that it has only got now.
+    """Exchange the gradients of a model's weights from now on; weights added since the last call form a new group.
 
     Returns:
-        The groups in which its weights are.
+        The groups that contain the model's weights; none for a sharded model, whose gradients FSDP2 exchanges.
     """
     if shards.is_split(module):
         shards.check_parts(spread, module)
-        return ()  # FSDP2 does it
+        return ()  # FSDP2 exchanges them
     trained = [weight for weight in module.parameters() if weight.requires_grad]
     new = [weight for weight in trained if _watched.get(weight) is None]
     if new:
@@ -112,7 +112,7 @@ def watch(spread: Spread, module: Any) -> tuple[_Group, ...]:
 
 
 def check(spread: Spread, module: Any) -> None:
-    """Refuse weights whose gradients are used before they could be exchanged."""
+    """End the program if the gradient of a weight would be used before the exchange (computed weights, hooks)."""
     for weight in module.parameters():
         if weight.grad_fn is not None:
             spread.refuse(
@@ -125,7 +125,7 @@ def check(spread: Spread, module: Any) -> None:
 
 
 def _of_inputs(spread: Spread, exchange: Exchange, args: Any, kwargs: Any, result: Any) -> Any:
-    """Exchange what `torch.autograd.grad` returns for weights."""
+    """Return the result of `torch.autograd.grad`, with the gradients of weights averaged over the ranks."""
     if kwargs.get("accumulate_grad", True) or not isinstance(result, tuple):
         return result
     inputs = args[4] if len(args) > 4 else kwargs.get("inputs", ())
@@ -143,10 +143,10 @@ def _of_inputs(spread: Spread, exchange: Exchange, args: Any, kwargs: Any, resul
 
 
 class _Slot:
-    """The place of a weight in a bucket. It does not keep the weight alive, and stays when the weight is gone.
+    """The place of a weight in a bucket, with a weak reference to the weight.
 
-    A weight may be gone on one rank and not yet on another, where it waits for the garbage collector. The bucket has
-    the same length on both.
+    The slot stays when its weight is deleted, because ranks collect garbage at different times and their buckets must
+    have the same length.
     """
 
     def __init__(self, weight: Any) -> None:
@@ -156,22 +156,22 @@ class _Slot:
         self.length = weight.numel()
         self.kind = (weight.dtype, weight.device)
         self.bytes = self.length * weight.element_size()
-        self.is_ready = False  # it has a gradient from this pass
+        self.is_ready = False  # whether it has a gradient from this pass
         self.bucket: _Bucket | None = None
 
     def note_ready(self) -> None:
-        """Take note of a gradient."""
+        """Note that the weight has its gradient of this pass."""
         if not self.is_ready and self.bucket is not None:
             self.is_ready = True
             self.bucket.ready += 1
 
     @property
     def weight(self) -> Any | None:
-        """The weight; None if it is gone."""
+        """The weight, or None if it was deleted."""
         return self._reference()
 
     def flat(self, torch: Any) -> Any:
-        """Return the gradient in one dimension; zeros where there is none."""
+        """Return the gradient as a 1-D tensor, or zeros if there is none."""
         weight = self.weight
         if weight is None:
             return torch.zeros(self.length, dtype=self.kind[0], device=self.kind[1])
@@ -179,7 +179,12 @@ class _Slot:
         return (torch.zeros_like(weight) if weight.grad is None else weight.grad).reshape(-1)
 
     def take(self, piece: Any, *, of_any: bool) -> None:
-        """Give the weight the gradient of all ranks, if a rank has one."""
+        """Set the gradient of the weight to the mean over the ranks.
+
+        Args:
+            piece: The mean gradient, in one dimension.
+            of_any: Whether any rank has a gradient; otherwise a weight without a gradient stays without one.
+        """
         weight = self.weight
         if weight is not None and weight.grad is not None:
             weight.grad.copy_(piece.view_as(weight.grad))
@@ -188,7 +193,7 @@ class _Slot:
 
 
 class _Bucket:
-    """Weights whose gradients are sent at once, and which of them have one from this pass."""
+    """Weights whose gradients are sent together, and which of them have a gradient from this pass."""
 
     def __init__(self, slots: Sequence[_Slot]) -> None:
         self.slots = slots
@@ -202,35 +207,35 @@ class _Bucket:
         return self.ready == len(self.slots)
 
     def reset(self) -> None:
-        """Begin another pass."""
+        """Clear the flags for the next backward pass."""
         self.ready = 0
         for slot in self.slots:
             slot.is_ready = False
 
     def flat(self, torch: Any) -> Any:
-        """Return all gradients, and behind them for each weight whether it has one from this pass."""
+        """Return all gradients as one 1-D tensor, then a flag for each weight: 1 if it has a gradient, else 0."""
         pieces = [slot.flat(torch) for slot in self.slots]
         having = pieces[0].new_tensor([float(slot.is_ready) for slot in self.slots])
         return torch.cat([*pieces, having])
 
 
 class _Group:
-    """Weights that a model has brought, in buckets that are the same on all ranks. Its weights keep it."""
+    """Weights of one model that the same call of `watch` added, in buckets that are the same on all ranks."""
 
     def __init__(self, slots: Sequence[_Slot]) -> None:
-        self.is_known = False  # which of the weights are used
+        self.is_known = False  # whether `put_last` has run
         self.buckets: list[_Bucket] = []
         self._cut(slots[::-1])
 
     def put_last(self, unused: set[_Slot]) -> None:
-        """Let weights that got no gradient keep none waiting that get one."""
+        """Move weights without a gradient to the last buckets, so that they do not delay other weights."""
         slots = [slot for bucket in self.buckets for slot in bucket.slots]
         self.buckets, self.is_known = [], True
         self._cut([slot for slot in slots if slot not in unused])
         self._cut([slot for slot in slots if slot in unused])
 
     def _cut(self, slots: Iterable[_Slot]) -> None:
-        """Put weights into buckets, each of one format on one device."""
+        """Add buckets of about `_BUCKET_BYTES`, each with weights of one dtype on one device."""
         begun: list[_Slot] = []
         full = 0
         for slot in slots:
@@ -244,25 +249,25 @@ class _Group:
 
 
 class _Buckets:
-    """Gradients on their way."""
+    """The buckets of the current backward pass: waiting, sent and received."""
 
     def __init__(self, spread: Spread, exchange: Exchange) -> None:
         self._spread, self._exchange, self._torch = spread, exchange, spread.torch
-        self._active: dict[_Group, None] = {}  # that this pass goes through, in the order in which it comes to them
-        self._strays: dict[_Group, None] = {}  # weights that are used outside of calls in parts
+        self._active: dict[_Group, None] = {}  # reached by this pass, in order
+        self._strays: dict[_Group, None] = {}  # weights that were used outside of split calls
         self._waiting: list[_Bucket] = []
         self._sent: list[tuple[_Bucket, Any, Any]] = []
         self._passes = 0
 
     def begin(self, groups: Iterable[_Group]) -> None:
-        """Take note that the pass has come to a call of a model; it does on all ranks in the same order."""
+        """Queue the buckets of a model when the backward pass reaches its call; the order is the same on all ranks."""
         for group in groups:
             if group not in self._active:
                 self._active[group] = None
                 self._waiting += group.buckets
 
     def add(self, group: _Group, slot: _Slot, weight: Any) -> None:
-        """Take a gradient that has just been computed."""
+        """Handle a gradient that has just been computed: mark its slot, and send buckets that are full."""
         if self._spread.off or self._spread.on_trial:
             return
         if weight.grad.layout is not self._torch.strided:
@@ -271,12 +276,12 @@ class _Buckets:
         slot.note_ready()
         if group not in self._active:
             self._strays[group] = None
-        if self._spread.backward == 1:  # else more may be added to it
-            while len(self._waiting) > 1 and self._waiting[0].is_full:  # the last one takes the account with it
+        if self._spread.backward == 1:  # a nested pass may be followed by more gradients
+            while len(self._waiting) > 1 and self._waiting[0].is_full:  # the last bucket also carries the digests
                 self._send(self._waiting.pop(0))
 
     def finish(self) -> None:
-        """Send the rest, and wait for all."""
+        """Send the buckets that are left, wait for all exchanges, and set the gradients."""
         self._spread.calls += bool(self._active)
         self.begin(self._strays)
         while self._waiting:
@@ -294,7 +299,10 @@ class _Buckets:
         self._end()
 
     def _take(self, bucket: _Bucket, flat: Any) -> set[_Slot]:
-        """Give weights their gradients; returns those that no rank has one for, where a rank must know."""
+        """Set the gradients of a bucket's weights, and return the slots without a gradient on any rank.
+
+        The flags are not read if the bucket is full and the unused weights of all groups are known already.
+        """
         *pieces, having = flat.split([*(slot.length for slot in bucket.slots), len(bucket.slots)])
         had = having.tolist() if not bucket.is_full or not self._all_known() else [1.0] * len(pieces)
         for slot, piece, of_any in zip(bucket.slots, pieces, had, strict=True):
@@ -305,7 +313,7 @@ class _Buckets:
         return all(group.is_known for group in self._active)
 
     def forget(self) -> None:
-        """Drop what a pass that failed has left."""
+        """Drop the buckets of a backward pass that failed."""
         self._end()
 
     def _end(self) -> None:
@@ -315,7 +323,7 @@ class _Buckets:
             kept.clear()
 
     def _without_account(self, flat: Any) -> Any:
-        """Compare what the ranks have done, which is behind the gradients of the last bucket."""
+        """Compare the ranks' digests at the end of the last bucket, and return the bucket without them."""
         self._passes += 1
         account, ranks = self._exchange.account, self._spread.ranks
         every = flat[-ranks * account.length :]

@@ -1,7 +1,7 @@
-"""How the results of all ranks' parts of a call become those of the whole call.
+"""Combines the results of a split call: the results for the rows of each rank become those for the whole batch.
 
-A result of rows is joined. A number, such as the loss, is the mean over rows, their sum, or the mean over valid
-targets. What is equal for all parts is taken as it is. `comparison` finds out which of these holds.
+Rows are concatenated. A number, such as the loss, is the mean over rows, their sum, or the mean over valid targets.
+A value that is equal on all ranks is used as it is. `comparison` finds out which rule holds.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ OWN, ROWS = "own", "rows joined"
 
 @dataclass
 class Way:
-    """How a call is split.
+    """How the calls of one kind are split, and how their results are combined.
 
     Attributes:
-        splits: False: each rank calls the model with all rows.
-        is_cut: For each leaf of the call whether each rank has its rows of it.
-        joins: For each output `OWN`, `ROWS`, or the name of the rule by which ranks weigh in a number.
-        slots: Places beside the outputs in which the model leaves tensors, and how these go together.
-        changes: Inputs that the model changes in place.
-        draws: The model draws random numbers of torch.
-        draws_for_all: It draws some that are for all rows.
-        off: For each number how far off each rule was in all comparisons together.
-        settled: The rule of each number is certain.
-        looks: Comparisons that were made.
-        calls: Calls since the first comparison.
-        requests: How many comparisons ranks had asked for at the last one.
+        splits: Whether calls are split; otherwise each rank calls the model with all rows.
+        is_cut: For each leaf of the call whether each rank gets only its rows.
+        joins: For each output `OWN` (equal on all ranks), `ROWS` (concatenated), or the rule that weighs a number.
+        slots: Attributes and container items that the model sets to tensors, each with its rule.
+        changes: Indices of the inputs that the model changes in place.
+        draws: Whether the model draws random numbers from torch.
+        draws_for_all: Whether some of these numbers are one draw for the whole batch.
+        off: For each number and rule, the sum of the relative errors in all comparisons.
+        settled: Whether the rule of each number is certain.
+        looks: The number of comparisons so far.
+        calls: The number of calls since the first comparison.
+        requests: The number of requests for comparisons, of all ranks, at the last comparison.
     """
 
     splits: bool = True
@@ -54,13 +54,23 @@ class Way:
 
 
 def weighs_nothing(call: Call, way: Way) -> bool:
-    """Return whether a rank has nothing that counts in a number, and so no number: all of its targets are left out."""
+    """Return whether any rank has no valid target, so that its loss would be undefined (0 / 0)."""
     rules = {join for join in (*way.joins, *(join for _, join in way.slots)) if join.startswith("targets")}
     return bool(rules) and any(not share for rule in rules for share in shares.weights(call.shares())[rule])
 
 
 def together(exchange: Exchange, call: Call, way: Way, result: Any) -> Any:
-    """Put the outputs of all ranks together, and leave in slots what is put together when it is read."""
+    """Combine the outputs of all ranks; tensors that the model stored elsewhere are combined when they are read.
+
+    Args:
+        exchange: The exchanges with the other ranks.
+        call: The call, with the inputs of the whole batch.
+        way: How its results are combined.
+        result: What the model returned for this rank's rows.
+
+    Returns:
+        The result for the whole batch, in the same structure.
+    """
     torch, pytree = exchange.torch, exchange.torch.utils._pytree
     leaves, spec = pytree.tree_flatten(result)
     if len(leaves) != len(way.joins):
@@ -82,20 +92,20 @@ def together(exchange: Exchange, call: Call, way: Way, result: Any) -> Any:
 
 
 class _Weigh:
-    """Puts the results of one call together."""
+    """Combines the results of one call over the ranks."""
 
     def __init__(self, exchange: Exchange, call: Call) -> None:
         self._exchange, self._call, self.groups = exchange, call, exchange.groups
 
     def whole(self, leaf: Any, join: str) -> Any:
-        """Return the whole of which a rank has a part."""
+        """Return the result for the whole batch from this rank's tensor, by a rule of `Way.joins`."""
         if join == ROWS:
             return self._exchange.whole(leaf, _dealt(self._call, leaf))
         share = shares.weights(self._call.shares())[join][self._call.spread.rank]
         return self._exchange.mean(leaf, share)
 
     def later(self, leaf: Any, join: str) -> Any:
-        """Return the whole of a tensor that the model has left behind, when the program reads it."""
+        """Return the value for the whole batch of a tensor in an attribute, when the program reads the attribute."""
         spread = self._call.spread
         if spread.nested:
             spread.refuse(
@@ -129,7 +139,7 @@ def _dealt(call: Call, leaf: Any) -> list[int]:
 
 
 def _check_shapes(exchange: Exchange, call: Call, leaves: Sequence[Any]) -> None:
-    """Refuse results that a random number for all rows gives another shape on each rank."""
+    """End the program if outputs have other shapes on another rank, because of a random number for the whole batch."""
     shapes = [list(leaf.shape[1:]) for leaf in leaves if isinstance(leaf, exchange.torch.Tensor)]
     if any(each != shapes for each in exchange.objects(shapes)):
         call.spread.refuse(

@@ -1,4 +1,4 @@
-"""A tensor that a model has left in an attribute or a container; each rank has a part of it until somebody reads it."""
+"""A lazy tensor for attributes and containers that a model sets; the ranks combine it when it is first read."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _OPERATORS = (
 
 
 class Later:
-    """A tensor of all rows, which the ranks put together when it is read first; all ranks read it, or none does.
+    """A proxy of a tensor of the whole batch, combined over the ranks at the first read; all ranks must read it.
 
     Args:
-        whole: Returns the tensor.
+        whole: Combines the ranks' parts and returns the tensor.
     """
 
     def __init__(self, whole: Callable[[], Any]) -> None:
@@ -24,7 +24,7 @@ class Later:
         object.__setattr__(self, "_found", None)
 
     def __getattribute__(self, name: str) -> Any:
-        """Return an attribute of the tensor; its class too, so that ``isinstance`` finds a tensor."""
+        """Return an attribute of the tensor, also ``__class__``, so that ``isinstance`` works."""
         if name == "__torch_function__":
             return object.__getattribute__(self, name)
         return getattr(resolved(self), name)
@@ -45,12 +45,12 @@ class Later:
 
     @classmethod
     def __torch_function__(cls, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Give a function of torch the tensor itself."""
+        """Call a function of torch with the tensor in place of the proxy."""
         return function(*_resolved_in(args), **_resolved_in(kwargs or {}))
 
 
 def resolved(value: Any) -> Any:
-    """Return the tensor of a `Later`; all else as it is."""
+    """Return the tensor of a `Later`; return any other value unchanged."""
     if type(value) is not Later:
         return value
     found = object.__getattribute__(value, "_found")

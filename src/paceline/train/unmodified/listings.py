@@ -1,8 +1,9 @@
-"""One order of the names in a folder on all ranks: the order that rank 0 sees, which is that of one process.
+"""Patches of `os.listdir` and `os.scandir`: all ranks list the names in a folder in the order of rank 0.
 
-A file system lists names in no particular order, and other ranks see folders to which they write through an overlay.
-Rank 0 notes the order of each folder that it lists. Another rank that lists the same names for the n-th time takes the
-n-th order. Samples are read by one rank each, so that listings within them are left as they are.
+A file system lists names in no particular order, and ranks other than 0 see the folders that they write to through the
+write sandbox. Rank 0 writes the order of each listing to a file. When another rank lists the same names for the n-th
+time, it takes the n-th order for these names. Listings while samples are read are unchanged, as only one rank reads a
+sample.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from paceline.inprocess import hooks
 from paceline.inprocess.sandbox.path_mapping import Entries
 
 _WAIT_S = 10.0  # for rank 0 to list the same names
-_SHORT_WAIT_S = 0.2  # after some waits in vain
+_SHORT_WAIT_S = 0.2  # after `_MOST_WAITS` waits without a result
 _MOST_WAITS = 3
 _POLL_S = 0.005
 _NOT_ORDERED = ("/proc", "/sys", "/dev")
@@ -30,7 +31,11 @@ _is_reading: list[Callable[[], bool]] = [lambda: False]
 
 
 def begin(place: Mapping[str, Any]) -> None:
-    """Order what this rank lists from now on."""
+    """Patch `os.listdir` and `os.scandir`, so that this rank gets names in the order of rank 0.
+
+    Args:
+        place: The position of the rank: its number and the folder that the ranks share.
+    """
     file = os.path.join(str(place["folder"]), "listings")
     ordered = _Noting(file) if int(place["rank"]) == 0 else _Following(file)
     ours = (str(place["folder"]), os.environ.get("PACELINE_WATCH_DIR") or str(place["folder"]), *_NOT_ORDERED)
@@ -66,26 +71,26 @@ def begin(place: Mapping[str, Any]) -> None:
 
 
 def leave_samples(is_reading: Callable[[], bool]) -> None:
-    """Leave listings as they are while samples are read.
+    """Leave listings unchanged while samples are read.
 
     Args:
-        is_reading: Whether this rank reads samples at the moment.
+        is_reading: Returns whether this rank reads samples at the moment.
     """
     _is_reading[0] = is_reading
 
 
 class _Noting:
-    """Rank 0: writes orders down.
+    """Writes the order of each listing on rank 0 to a file.
 
     Args:
-        file: One line for each listing: a digest of the names, and their order as places in the sorted names.
+        file: The path of the file. Each line has a digest of the names, and the index of each name in the sorted names.
     """
 
     def __init__(self, file: str) -> None:
         self._file = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
     def order(self, names: Sequence[str]) -> Sequence[str]:
-        """Note the order of names, and return them."""
+        """Write the order of the names to the file, and return the names unchanged."""
         place = {name: number for number, name in enumerate(sorted(names))}
         line = f"{_digest(names)} {json.dumps([place[name] for name in names])}\n".encode()
         while line:
@@ -94,14 +99,14 @@ class _Noting:
 
 
 class _Following:
-    """Another rank: takes the order of rank 0."""
+    """Reads the orders that rank 0 wrote, on another rank."""
 
     def __init__(self, file: str) -> None:
         self._file, self._read, self._waits = file, 0, 0
         self._orders: defaultdict[str, deque[list[int]]] = defaultdict(deque)
 
     def order(self, names: Sequence[str]) -> Sequence[str]:
-        """Return names in the order in which rank 0 has listed them; as they are where it does not list them."""
+        """Return the names in the order of rank 0; unchanged if rank 0 does not list them before the time limit."""
         digest, by_place = _digest(names), sorted(names)
         deadline = time.monotonic() + (_WAIT_S if self._waits < _MOST_WAITS else _SHORT_WAIT_S)
         while not self._orders[digest]:
@@ -116,7 +121,7 @@ class _Following:
 
     def _read_on(self) -> None:
         try:
-            with io.FileIO(self._file) as file:  # `open` leads elsewhere on this rank
+            with io.FileIO(self._file) as file:  # the write sandbox redirects `open` on this rank
                 file.seek(self._read)
                 text = file.readall()
         except FileNotFoundError:

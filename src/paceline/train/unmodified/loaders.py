@@ -1,7 +1,7 @@
-"""How is a batch read by many ranks? Each reads its rows, and gets the others' from the ranks that read them.
+"""Patches of torch's DataLoader: each rank reads its rows of a batch and receives the others from the other ranks.
 
-Indices of a batch are drawn as one process draws them, and compared; each rank takes its part of them. A loader that
-puts samples together in a way of its own (`collate_fn`) is read whole on each rank, as it may look at all of them.
+The indices of a batch are drawn as in one process, compared over the ranks, and then split. A loader with its own
+`collate_fn` is not split: each rank reads whole batches, as the function can use all samples.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from paceline.train.unmodified.state import Spread
 
 
 def patch(spread: Spread, exchange: Exchange, note_samples: Callable[[int], None]) -> None:
-    """Split loaders from now on; `note_samples` is given a digest of the indices of each batch."""
+    """Patch torch's loaders so that ranks split batches.
+
+    Args:
+        spread: The state of this rank.
+        exchange: The exchanges with the other ranks.
+        note_samples: Is called with a CRC32 of the indices of each batch.
+    """
     from torch.utils.data import dataloader
 
     reading = _Reading(spread, exchange, note_samples)
@@ -52,14 +58,14 @@ def _patch_init(spread: Spread, reading: _Reading, base: Any, dataloader: Any) -
             self._paceline_waiting = deque()
             self._paceline_splits = plain and self._auto_collation
             if self._paceline_splits:
-                self._base_seed += spread.rank  # of workers, that draw for other samples
+                self._base_seed += spread.rank  # workers of other ranks draw for other samples
 
     hooks.install(base, "__init__", __init__)
     reset = base._reset
 
     @functools.wraps(reset)
     def _reset(self: Any, *args: Any, **kwargs: Any) -> None:
-        if "_paceline_waiting" in vars(self):  # kept workers begin anew: what was asked for is dropped
+        if "_paceline_waiting" in vars(self):  # persistent workers start a new epoch
             self._paceline_waiting.clear()
         reset(self, *args, **kwargs)
 
@@ -67,7 +73,7 @@ def _patch_init(spread: Spread, reading: _Reading, base: Any, dataloader: Any) -
 
 
 def _check(spread: Spread, loader: Any, dataloader: Any) -> None:
-    """Refuse what has no numbered samples, or is split already."""
+    """End the program if the dataset is iterable-style, or if the loader already splits samples over processes."""
     name = type(loader.dataset).__name__
     if loader._dataset_kind != dataloader._DatasetKind.Map:
         spread.refuse(
@@ -134,15 +140,15 @@ def _patch_fetch(reading: _Reading, fetcher: Any) -> None:
 
 
 class _Reading:
-    """Batches, read in parts."""
+    """Reads batches in parts, and gathers them."""
 
     def __init__(self, spread: Spread, exchange: Exchange, note_samples: Callable[[int], None]) -> None:
         self._spread, self.exchange, self._note_samples = spread, exchange, note_samples
         self._streams = draws.Streams(spread)
-        self._of_a_part = False  # what is read next, where it is read in this process
+        self._of_a_part = False  # whether the batch that this process reads next is split
 
     def part_of(self, iterator: Any, index: Any) -> Any:
-        """Return this rank's indices of a batch; all of them where it is not split."""
+        """Return this rank's indices of a batch, or all of them if the batch is not split."""
         spread = self._spread
         if threading.current_thread() is not threading.main_thread():
             spread.refuse(
@@ -163,7 +169,7 @@ class _Reading:
         return list(index)[slice(*bounds(len(index), spread.ranks, spread.rank))] if splits else index
 
     def fetched(self, fetch: Any, index: Any) -> Any:
-        """Read samples in this process; what is drawn for a part of a batch is drawn from a stream of its own."""
+        """Read samples in this process; for a part of a batch, random numbers come from this rank's own stream."""
         if self._spread.off or os.getpid() != self.exchange.pid or self._spread.reading:
             return fetch(index)
         self._spread.reading = True
@@ -174,13 +180,13 @@ class _Reading:
             self._spread.reading = False
 
     def whole(self, iterator: Any, read: Any) -> Any:
-        """Return a whole batch."""
+        """Return the next whole batch, with the rows of all ranks."""
         part = read()
         rows = iterator._paceline_waiting.popleft()
         return self._joined(part, sizes(rows, self._spread.ranks)) if rows else part
 
     def _joined(self, part: Any, parts: Sequence[int]) -> Any:
-        """Put together what `default_collate` makes: tensors, texts in a list, and containers of them."""
+        """Gather a batch of `default_collate` from all ranks: tensors, lists of strings, and containers of these."""
         torch = self._spread.torch
         if isinstance(part, torch.Tensor):
             whole = self.exchange.all_rows(part, parts)

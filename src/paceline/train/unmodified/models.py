@@ -1,8 +1,8 @@
-"""How does a model train on parts of the rows? Each outermost call of a module that has parameters is split.
+"""Patch of `Module.__call__`: each outermost call of a module with parameters is split over the ranks.
 
-Its inputs are cut to this rank's rows, and the outputs of all ranks come back together: who calls sees what one process
-would. How outputs go together is not guessed, but found out by a call with all rows beside calls with the parts
-(`checked`), once for each kind of input.
+The inputs are cut to this rank's rows, and the outputs of all ranks are combined, so that the caller gets the result of
+one process. The rule that combines each output is not guessed: for each kind of input, a trial call with all rows is
+compared with trial calls with the parts (`comparison`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from paceline.train.unmodified.rows import sizes
 from paceline.train.unmodified.state import Spread
 from paceline.train.unmodified.weights import copies, shards
 
-_LOOKS = 8  # first calls of each model, in which ranks see whether they were given the same; then every so many
+_LOOKS = 8  # first calls of each model whose inputs the ranks compare; then every `_LOOK_EVERY` calls
 _LOOK_EVERY = 64
 
 
 def patch(spread: Spread, exchange: Exchange) -> None:
-    """Split calls of models from now on."""
+    """Patch `torch.nn.Module.__call__` to split calls of models."""
     torch, calls = spread.torch, _Calls(spread, exchange)
     from torch.nn.utils.parametrize import ParametrizationList
 
@@ -40,7 +40,7 @@ def patch(spread: Spread, exchange: Exchange) -> None:
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
         if spread.nested or compiling() or tracing() or not spread.acts() or next(self.parameters(), None) is None:
             return original(self, *args, **kwargs)
-        if isinstance(self, ParametrizationList):  # computes a weight from others, of no rows
+        if isinstance(self, ParametrizationList):  # computes a weight from other weights, without rows
             return original(self, *args, **kwargs)
         copies.check_current(spread, self)
         return calls.call(self, functools.partial(original, self), args, kwargs)
@@ -49,7 +49,7 @@ def patch(spread: Spread, exchange: Exchange) -> None:
 
 
 class _Calls:
-    """Calls of models, each in parts."""
+    """Splits calls of models; keeps the results of the comparisons of each model."""
 
     def __init__(self, spread: Spread, exchange: Exchange) -> None:
         self._spread, self._exchange, self._torch = spread, exchange, spread.torch
@@ -58,7 +58,14 @@ class _Calls:
         self._calls: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
     def call(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Call a model; each rank with its rows."""
+        """Call a model with this rank's rows, and return the result for the whole batch.
+
+        Args:
+            module: The model.
+            forward: Calls the model, unpatched.
+            args: Positional arguments of the program.
+            kwargs: Keyword arguments of the program.
+        """
         leaves, spec = self._torch.utils._pytree.tree_flatten((args, kwargs))
         leaves = [resolved(leaf) for leaf in leaves]
         rows = rows_of(self._torch, leaves)
@@ -104,7 +111,7 @@ class _Calls:
         return found
 
     def _begin_training(self, module: Any, rows: int | None) -> None:
-        """Refuse what cannot be split at all."""
+        """End the program if a model is first trained without a tensor, or with fewer rows than ranks."""
         if module in self._ways or rows is not None and rows >= self._spread.ranks:
             return
         name, refuse = type(module).__name__, self._spread.refuse
@@ -119,7 +126,7 @@ class _Calls:
         )
 
     def _begin_alike(self, module: Any) -> None:
-        """Have all ranks begin with the weights of rank 0."""
+        """Copy the weights and buffers of rank 0 to all ranks, if they differ."""
         values = [*module.parameters(), *module.buffers()]
         if any(hasattr(value, "full_tensor") for value in values):
             return
@@ -129,12 +136,12 @@ class _Calls:
                     self._exchange.meet().broadcast(value.data, 0)
 
     def _make_weights(self, forward: Any, args: Any, kwargs: Any) -> None:
-        """Call a model of lazy modules once, with all rows, so that their weights are made."""
+        """Call a model with lazy modules once with all rows, so that their weights are created."""
         with self._torch.no_grad(), self._spread.inside(split=False):
             forward(*args, **kwargs)
 
     def _whole(self, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Call a model with all rows on each rank, where there are fewer than ranks."""
+        """Call a model with all rows on each rank."""
         with self._spread.inside(split=False):
             return forward(*args, **kwargs)
 
@@ -156,7 +163,7 @@ class _Calls:
         return self._exchange.shared(leaf) if isinstance(leaf, self._torch.Tensor) else leaf
 
     def _join_input(self, called: Call, place: int, own: Any) -> None:
-        """Give all ranks the rows of an input that others have changed in place."""
+        """Gather the rows of an input that the model changed in place on each rank."""
         if called.is_cut[place]:
             with self._torch.no_grad():
                 rows = self._exchange.all_rows(own, sizes(called.rows, self._spread.ranks))

@@ -1,10 +1,13 @@
-"""How are the ranks of a program that nobody edited started, and how do all end when one does? Run as a program.
+"""The launcher: starts the ranks of an unchanged script, passes on signals, and ends all ranks when one fails.
+
+The module runs as a program:
 
     python -I -S ranks.py '{"ranks": 2, ...}' python train.py --its --flags
 
-Rank 0 has the terminal: what it prints, reads and returns is the program's. What others print goes to files, and is
-shown only where one of them is the first to fail. Signals are passed on to all; those that the terminal sends have
-reached them already. Standard library only, and nothing of ours.
+Rank 0 has the terminal: its output, input and exit code are those of the program. The stderr of other ranks goes to
+files, and the last lines are printed only if such a rank fails first. Signals are passed on to all ranks, except
+signals from the terminal, which reach all ranks anyway. The module imports only the standard library, and nothing of
+Paceline.
 """
 
 from __future__ import annotations
@@ -26,26 +29,26 @@ from typing import Any, BinaryIO
 
 try:
     import resource
-except ModuleNotFoundError:  # Windows: `hardware.operating_system` says that what needs it does not work there
+except ModuleNotFoundError:  # Windows, where `hardware.operating_system` refuses --layout
     resource = None  # type: ignore[assignment]
 
-RANK = "PACELINE_RANK"  # what a rank is told of its place, as JSON
+RANK = "PACELINE_RANK"  # the variable with the position of a rank, as JSON
 _PASSED_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _PASSED_ON = {signal.Signals[name] for name in _PASSED_NAMES if hasattr(signal, name)}
 _PR_SET_PDEATHSIG = 1
 _SI_KERNEL = 0x80
 _POLL_S = 0.05
-_TO_END_S = 3.0  # that rank 0 has to end by itself where another one failed, and all have where they are ended
-_TO_FINISH_S = 30.0  # that others have once rank 0 is through
-_TOLD_LINES = 30
+_TO_END_S = 3.0  # for rank 0 to end by itself after another rank failed, and for each signal to end a rank
+_TO_FINISH_S = 30.0  # for the other ranks after rank 0 has ended
+_TOLD_LINES = 30  # printed of the stderr of a failed rank
 
 
 def run(wanted: Mapping[str, Any], command: Sequence[str]) -> int:
-    """Run a command as ranks. Returns its exit code, negative for a signal.
+    """Run a command once for each rank, and return the exit code, negative for a signal.
 
     Args:
-        wanted: ``{"ranks": how many, "layout": as it was given}``.
-        command: What each rank runs.
+        wanted: ``{"ranks": the number of ranks, "layout": the layout as text}``.
+        command: The command of each rank.
     """
     folder = Path(tempfile.mkdtemp(prefix="paceline-ranks-"))
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
@@ -80,7 +83,7 @@ def _start(command: Sequence[str], place: Mapping[str, Any], mask: set[Any]) -> 
 
 
 def _of_rank(place: Mapping[str, Any], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of one rank: its GPU, its share of the cores, one hash seed, no second tracker."""
+    """Return the environment variables of a rank: GPU, threads, hash seed; experiment trackers only on rank 0."""
     rank, ranks = int(place["rank"]), int(place["ranks"])
     cores = len(os.sched_getaffinity(0))
     found = {
@@ -90,22 +93,20 @@ def _of_rank(place: Mapping[str, Any], environment: Mapping[str, str]) -> dict[s
     }
     if rank == 0:
         return found
-    temporary = Path(
-        place["folder"], f"tmp-{rank}"
-    )  # sockets of loader workers lie there, and must be where they are said to be
+    temporary = Path(place["folder"], f"tmp-{rank}")  # not redirected, as loader workers connect to sockets there
     temporary.mkdir()
     return {**found, "TMPDIR": str(temporary), "WANDB_MODE": "disabled", "COMET_MODE": "disabled"}
 
 
 def _devices(environment: Mapping[str, str], ranks: int) -> list[str]:
-    """Return one GPU for each rank; what does not exist is none."""
+    """Return ``CUDA_VISIBLE_DEVICES`` for each rank: one GPU, or empty if there are too few."""
     given = environment.get("CUDA_VISIBLE_DEVICES")
     named = [str(each) for each in range(ranks)] if given is None else [each for each in given.split(",") if each]
     return [*named, *[""] * ranks][:ranks]
 
 
 def _until_the_end(ranks: Sequence[subprocess.Popen[bytes]], folder: Path) -> int:
-    """Wait for rank 0, or for the first that fails."""
+    """Wait until rank 0 ends or a rank fails, and return the exit code of the run."""
     failed: tuple[int, int] | None = None
     deadline = float("inf")
     while True:
@@ -124,7 +125,16 @@ def _until_the_end(ranks: Sequence[subprocess.Popen[bytes]], folder: Path) -> in
 
 
 def _same_end(failed: tuple[int, int], of_rank_0: int | None, folder: Path) -> int:
-    """Return the code of a run in which another rank failed first, and say why where rank 0 did not fail alike."""
+    """Return the exit code of a run in which another rank failed before rank 0.
+
+    If rank 0 failed too, its code is returned, as it has printed its error. Otherwise the last lines of the failed
+    rank's stderr are printed.
+
+    Args:
+        failed: The first failed rank and its exit code, negative for a signal.
+        of_rank_0: The exit code of rank 0; None if it still runs.
+        folder: The folder with the stderr of the ranks.
+    """
     rank, code = failed
     if of_rank_0:
         return of_rank_0
@@ -152,7 +162,7 @@ def _pass_on(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
-    """End those that are left: gently, and after a while surely."""
+    """End the ranks that still run with SIGTERM, and after a time limit with SIGKILL."""
     for number, limit_s in ((signal.SIGTERM, _TO_END_S), (signal.SIGKILL, _TO_END_S)):
         left = [process for process in ranks if process.poll() is None]
         for process in left:
@@ -173,11 +183,11 @@ def _free_port() -> int:
 
 
 def main() -> None:
-    """Run what the command line says, and end as it ended."""
+    """Run the command of `sys.argv`, and exit with its exit code or by its signal."""
     code = run(json.loads(sys.argv[1]), sys.argv[2:])
     if code >= 0:
         sys.exit(code)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # it is in the rank's place, not in ours
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core dump of the launcher would be useless
     signal.pthread_sigmask(signal.SIG_SETMASK, set())
     if -code != signal.SIGKILL:
         signal.signal(-code, signal.SIG_DFL)

@@ -1,7 +1,7 @@
-"""What does a rank weigh in a number that a model returns, such as its loss? Found out from calls, not guessed.
+"""The weight of each rank in a number that a model returns, such as its loss. The rule is measured, not guessed.
 
-A number for all rows is held against sums of the parts' numbers, weighed by rows, by valid targets, or not at all.
-Where several rules come as close, the next calls decide; what weighs alike in a call is one rule in it.
+The number for the whole batch is compared with sums of the parts' numbers, weighted by rows, by valid targets, or not
+at all. If several rules come equally close, later calls decide. Rules with equal weights in a call count as one.
 """
 
 from __future__ import annotations
@@ -9,22 +9,36 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import isnan
 
-_FAR = 1e-6  # of the number: what is nearer than that cannot be told from rounding
-_TIMES = 4.0  # by which the second best rule must be worse
-_MOST_LOOKS = 16
+_FAR = 1e-6  # relative; smaller errors may be rounding
+_TIMES = 4.0  # the factor by which the second best rule must be worse
+_MOST_LOOKS = 16  # comparisons after which the best rule is taken
 
 Dealt = Mapping[str, Sequence[int]]
 
 
 def weights(dealt: Dealt) -> dict[str, list[float]]:
-    """Return what each rank may weigh, by the name of the rule; `dealt` says how many rows or targets each has."""
+    """Return, for each rule, the weights of the ranks in a number such as the loss.
+
+    Args:
+        dealt: For each rule the count (rows or valid targets) of each rank.
+
+    Returns:
+        For each rule the weight of each rank: its share of the count; with the rule ``sum``, 1.
+    """
     ranks = len(next(iter(dealt.values())))
     found = {name: [each / max(1, sum(counts)) for each in counts] for name, counts in dealt.items()}
     return {**found, "sum": [1.0] * ranks}
 
 
 def errors(dealt: Dealt, whole: float, parts: Sequence[float], near: float) -> dict[str, float]:
-    """Return how far off each rule is, of the number; those that are farther off than `near` are left out."""
+    """Return the relative error of each weighting rule whose error is at most `near`.
+
+    Args:
+        dealt: For each rule the count of each rank.
+        whole: The number for the whole batch.
+        parts: The number of each rank's part.
+        near: The largest relative error.
+    """
     found = {}
     for name, shares in weights(dealt).items():
         total = sum(part * share for part, share in zip(parts, shares, strict=True) if share)
@@ -36,13 +50,19 @@ def errors(dealt: Dealt, whole: float, parts: Sequence[float], near: float) -> d
 
 
 def alike(dealt: Dealt) -> tuple[int, ...]:
-    """Return for each rule the first one that weighs alike: with others, another one may turn out to be right."""
+    """Return for each weighting rule the index of the first rule with equal weights; a call cannot tell them apart."""
     rules = list(weights(dealt).values())
     return tuple(next(place for place, one in enumerate(rules) if one == each) for each in rules)
 
 
 def settled(dealt: Dealt, off: Mapping[str, float], looks: int) -> bool:
-    """Say whether the best rule is so much better than all that weigh otherwise that it is the one."""
+    """Return whether the best weighting rule is certain: each rule with other weights has a much larger error.
+
+    Args:
+        dealt: For each rule the count of each rank.
+        off: For each rule its relative error, summed over the comparisons.
+        looks: The number of comparisons.
+    """
     if looks >= _MOST_LOOKS:
         return True
     rules, best = weights(dealt), min(off, key=lambda name: off[name])

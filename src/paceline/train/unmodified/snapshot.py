@@ -1,8 +1,8 @@
-"""What a call of a model can leave behind besides what it returns: attributes, buffers, containers, Python values.
+"""Side effects of a call of a model: changed attributes, buffers, containers and Python values.
 
 A snapshot lists all values that a model can reach: attributes of its modules, containers, closures and globals of the
-program's own functions and hooks, and objects of the program's own classes. After a call it tells which values the
-call changed, and it can restore all of them.
+program's own functions and hooks, and objects of the program's own classes. After a call, the snapshot returns the
+values that the call changed, and can restore all of them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _OF_FSDP = ("_flat_weights", "_flat_weight_refs")  # lists of weights, which FSD
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value is kept.
+    """An attribute, an item of a container, or a variable that holds a value.
 
     Attributes:
         name: How a message names it, such as ``Model.block.mean``.
         container: A dictionary, list, deque, cell, class, or the attributes of an object.
-        key: Of the value in its container.
-        end: The place in a list, counted from its end.
+        key: The name or index of the value in its container.
+        end: In a list, the index counted from its end, below 0.
     """
 
     name: str
@@ -46,21 +46,21 @@ class Place:
     end: int = 0
 
     def get(self) -> Any:
-        """Return the value that is there now.
+        """Return the current value.
 
         Raises:
-            LookupError: There is none.
+            LookupError: The key or the variable no longer exists.
         """
         return _get(self.container, self.key)
 
     def at_end(self) -> Place:
-        """Return the place as far from the end of a list as this one was; a list may grow with each call."""
+        """Return the place at the same distance from the end of the list, which can have grown; else this place."""
         if isinstance(self.container, list | deque):
             return Place(self.name, self.container, len(self.container) + self.end)
         return self
 
     def set(self, value: Any) -> None:
-        """Put a value there."""
+        """Assign a value to the place."""
         if isinstance(self.container, types.CellType):
             self.container.cell_contents = value
         elif isinstance(self.container, type):
@@ -70,12 +70,12 @@ class Place:
 
 
 class Snapshot:
-    """Values that a model can reach, as they are now.
+    """The values that a model can reach, at the time of construction.
 
     Args:
         torch: The torch module.
         module: The model.
-        given: Further objects that a call is given.
+        given: The inputs of the call that are not tensors.
     """
 
     def __init__(self, torch: Any, module: Any, given: Sequence[Any] = ()) -> None:
@@ -88,7 +88,7 @@ class Snapshot:
         self._kept |= {id(place.container) for _, content in self._contents if _ is None for place, _ in content}
 
     def changed(self) -> dict[str, Place]:
-        """Return the places whose value is new or another one since the snapshot, by name."""
+        """Return the places, by name, whose value was added, replaced or changed since the snapshot."""
         found = {}
         for place in self._walk(None):
             known = self._values.get(place.name)
@@ -97,12 +97,12 @@ class Snapshot:
         return found
 
     def lasts(self, place: Place) -> bool:
-        """Return whether a place is in a container that was there before the call, and holds an object that was not."""
+        """Return whether a place of an older container holds an object that was created after the snapshot."""
         known = self._values.get(place.name)
         return id(place.container) in self._kept and (known is None or place.get() is not known.value)
 
     def restore(self) -> None:
-        """Put all values back."""
+        """Restore all containers and values."""
         for container, content in self._contents:
             _put_back(container, content)
         for value in self._values.values():
@@ -130,23 +130,23 @@ class Snapshot:
 
 
 class _Value:
-    """One value of a snapshot, with a copy where it can be changed in place."""
+    """One value of a snapshot, with a copy if the value can be changed in place."""
 
     def __init__(self, torch: Any, place: Place) -> None:
         self._torch, self.value = torch, place.get()
         self._copy = _copy(torch, self.value)
 
     def differs(self, now: Any) -> bool:
-        """Whether another value, or a changed one, is there now."""
+        """Return whether the current value is another object or has another content."""
         if isinstance(self.value, self._torch.Tensor):
-            # Its version does not tell: operators that update statistics leave it as it is.
+            # The version counter is no help: operators that update statistics do not raise it.
             return now is not self.value or not _equal(self._torch, now, self._copy)
         if type(now) is not type(self.value):
             return True
         return values_differ(self._copy, _copy(self._torch, now))
 
     def restore(self) -> None:
-        """Put the content of the value back."""
+        """Restore the content of the value in place."""
         value = self.value
         if isinstance(value, self._torch.Tensor):
             if self._copy is not None and self.differs(value):
@@ -180,7 +180,13 @@ def _copy(torch: Any, value: Any) -> Any:
 
 
 def values_differ(one: Any, other: Any, near: float = 0.0) -> bool:
-    """Return whether two values that are no tensors differ; numbers by more than a share of themselves."""
+    """Return whether two values other than tensors differ.
+
+    Args:
+        one: A Python value or a NumPy array.
+        other: The value to compare.
+        near: The allowed relative difference of floats.
+    """
     if hasattr(one, "shape") or hasattr(other, "shape"):
         return getattr(one, "shape", None) != getattr(other, "shape", None) or not _arrays_equal(one, other, near)
     if isinstance(one, float) and isinstance(other, float) and abs(one - other) <= near * abs(one):
@@ -220,14 +226,14 @@ def _put_back(container: Any, content: Any) -> None:
     elif isinstance(container, list | deque):
         container.clear()
         container.extend(content)
-    else:  # a cell, a class, or globals: single places
+    else:  # places in a cell, a class, or globals
         for place, value in content:
             if place.get() is not value:
                 place.set(value)
 
 
 def _places(torch: Any, name: str, node: Any, contents: list[tuple[Any, Any]] | None) -> list[Place]:
-    """Return the places in one object; note their contents, for putting them back."""
+    """Return the places in one object; append its content to `contents`, if that is a list, for `restore`."""
     if isinstance(node, dict):
         return _of_dict(name, node, contents, lambda key: f"{name}[{key!r}]")
     if isinstance(node, list | deque | tuple):
@@ -266,7 +272,7 @@ def _of_module(torch: Any, name: str, module: Any, contents: list[tuple[Any, Any
     found = []
     for place in _of_dict(name, vars(module), contents, lambda key: f"{name}.{key}"):
         if place.key == "_parameters" and shards.is_part(module):
-            continue  # FSDP2 exchanges gathered and split weights there
+            continue  # FSDP2 swaps gathered and sharded weights here
         if place.key in ("_parameters", "_buffers", "_modules") and isinstance(place.get(), dict):
             found += _of_dict(name, place.get(), contents, lambda key: f"{name}.{key}")
         elif place.key not in (*_OF_TORCH, *_OF_FSDP):
@@ -337,7 +343,7 @@ def _is_node(torch: Any, value: Any) -> bool:
 
 @functools.cache
 def is_own(kind: type) -> bool:
-    """Return whether a class is the program's own, and of no library."""
+    """Return whether a class is defined in the program's own source files."""
     if kind.__module__ == "__main__":
         return True
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)

@@ -1,4 +1,4 @@
-"""What is patched in a rank, and in which order? Called once, when torch has been imported."""
+"""All patches of a rank, in the order in which they are applied after the import of torch."""
 
 from __future__ import annotations
 
@@ -20,11 +20,16 @@ from paceline.train.unmodified.state import Refusal, Spread
 from paceline.train.unmodified.weights import shards
 
 _LOST = ("closed by peer", "Connection reset", "Broken pipe", "Socket closed", "NCCL", "gloo")
-_WAIT_S = 10.0  # for the launcher to end a rank that has lost another
+_WAIT_S = 10.0  # for the launcher to end a rank that lost its connection
 
 
 def begin(torch: Any, place: Any) -> None:
-    """Make this process a rank of the program."""
+    """Make this process a rank of the program: seed the generators and apply all patches.
+
+    Args:
+        torch: The torch module.
+        place: The position of the rank: the dict that the launcher (`ranks.run`) passes.
+    """
     spread = Spread(torch, place)
     exchange = Exchange(spread)
     torch.manual_seed(spread.seed)
@@ -50,7 +55,7 @@ def begin(torch: Any, place: Any) -> None:
 
 
 def _seed_numpy(spread: Spread, numpy: Any) -> None:
-    """Have all ranks draw the same from generators of numpy that the program does not seed."""
+    """Seed NumPy's global generator, and each unseeded `default_rng()`, equally on all ranks."""
     numpy.random.seed(spread.seed % 2**32)
     original, made = numpy.random.default_rng, itertools.count()
 
@@ -62,7 +67,7 @@ def _seed_numpy(spread: Spread, numpy: Any) -> None:
 
 
 def _end_as_one(spread: Spread) -> None:
-    """Let a rank that has lost another wait for its end: the one that failed says why."""
+    """Patch `sys.excepthook`: a rank that lost its connection waits, so that the failed rank reports its error."""
     earlier = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -96,7 +101,7 @@ def _refuse_own_groups(spread: Spread, exchange: Exchange) -> None:
 
 
 def _hide_our_group(spread: Spread) -> None:
-    """Have the program and its libraries (torchmetrics) see one process, so that they add up nothing once more."""
+    """Hide Paceline's process group from the program and its libraries; torchmetrics, for example, would sum twice."""
     distributed = spread.torch.distributed
     original = distributed.is_initialized
 
@@ -107,7 +112,7 @@ def _hide_our_group(spread: Spread) -> None:
 
     hooks.install(
         distributed, "is_initialized", is_initialized
-    )  # torch's own modules ask in distributed_c10d for the most part
+    )  # torch's own modules mostly call it in distributed_c10d
 
 
 def _at_exit(spread: Spread, exchange: Exchange, drift: Drift) -> None:

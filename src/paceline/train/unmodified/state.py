@@ -1,4 +1,4 @@
-"""What does this rank do right now? One object, which all that is patched asks."""
+"""The state of this rank, shared by all patches: its position, and what the program does at the moment."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any, NoReturn
 from paceline.core.layout import Layout, parse
 
 _LIBRARIES = (*(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")), sys.prefix)
-_MOST_WRITTEN = 1 << 16  # places in memory
+_MOST_WRITTEN = 1 << 16  # addresses that are remembered
 
 
 class Refusal(SystemExit):
-    """The program cannot be spread; the exit code is 2."""
+    """Ends a program that cannot be trained with the layout; the exit code is 2."""
 
     code = 2
 
@@ -28,13 +28,13 @@ class Refusal(SystemExit):
 
 
 class Spread:
-    """This rank among the others.
+    """The state of this rank: its position, and what the program does at the moment.
 
     Attributes:
-        off: The program spreads itself by a library of its own, or is at its end.
-        nested: A call of a model is going on; modules inside it are left alone.
-        split: It has a part of the rows only.
-        backward: How many backward passes are going on, one in the other.
+        off: Whether the patches are off: another library distributes the program, or the program ends.
+        nested: Whether a call of a model runs; calls of modules inside it are not split.
+        split: Whether the running call has only this rank's rows.
+        backward: The number of nested backward passes that run.
     """
 
     def __init__(self, torch: Any, place: Any) -> None:
@@ -42,31 +42,31 @@ class Spread:
         self.layout: Layout = parse(place["layout"])
         self.rank, self.ranks = int(place["rank"]), int(place["ranks"])
         self.folder, self.seed, self.port = str(place["folder"]), int(place["seed"]), int(place["port"])
-        self.devices: str | None = place["devices"]  # CUDA_VISIBLE_DEVICES as the program would have had it
+        self.devices: str | None = place["devices"]  # CUDA_VISIBLE_DEVICES of the launcher
         self.off = self.nested = self.split = self.last_split = False
         self.refused = self.failed = False
-        self.reading = False  # a batch is made: a model that does so has other rows on each rank
+        self.reading = False  # samples are read; models called there have this rank's rows
         self.backward = 0
-        self.loss_only = False  # of what a model returns, nothing but the loss is used
-        self.on_trial = 0  # calls of a model are made to be compared
-        self.calls = 0  # of models that train, in parts
-        self.writes = 0  # of the program's operators to split tensors
-        self.written: dict[int, int] = {}  # memory of a piece -> number of the last write to it
-        self.operands = 0  # a digest of all that the program has computed with split weights
+        self.loss_only = False  # whether the program uses only the loss of a model's outputs
+        self.on_trial = 0  # the number of nested trial calls
+        self.calls = 0  # split calls of models in training
+        self.writes = 0  # in-place changes of sharded tensors by the program
+        self.written: dict[int, int] = {}  # address of a shard -> number of the last write
+        self.operands = 0  # a digest of all operations of the program with sharded weights
         self._pid = os.getpid()
 
     @property
     def leads(self) -> bool:
-        """Whether this rank is the one that is seen."""
+        """Whether this is rank 0, which prints and writes for the program."""
         return self.rank == 0
 
     def acts(self) -> bool:
-        """Whether a call of a model from here is one to split."""
+        """Return whether a call of a model at this point must be split."""
         return not (self.off or self.nested or self.backward or self.reading) and os.getpid() == self._pid
 
     @contextmanager
     def inside(self, *, split: bool) -> Iterator[None]:
-        """Stand inside a call of a model."""
+        """Return a context for a running call of a model; `split` tells whether the call gets only this rank's rows."""
         self.nested, self.split, self.last_split = True, split, split
         try:
             yield
@@ -75,11 +75,15 @@ class Spread:
 
     @property
     def has_part(self) -> bool:
-        """Whether what a module sees now is a part of the rows: also where backward computes a block again."""
+        """Whether modules get only this rank's rows now, also when the backward pass recomputes a block."""
         return self.split or (self.backward > 0 and self.last_split)
 
     def note_write(self, memory: int) -> None:
-        """Note that an operator of the program changes the piece of a split tensor that lies there."""
+        """Note that the program changes this rank's shard of a tensor.
+
+        Args:
+            memory: The address of the shard, from `memory_of`.
+        """
         self.writes += 1
         self.written.pop(memory, None)
         self.written[memory] = self.writes
@@ -87,34 +91,34 @@ class Spread:
             del self.written[next(iter(self.written))]
 
     def trial_over(self) -> None:
-        """Note the end of calls that are made to be compared."""
+        """Note that a context of trial calls has ended."""
         self.on_trial -= 1
 
     def tell(self, what: str) -> None:
-        """Note something for the end of the run."""
+        """Write a note that is shown at the end of the run; only rank 0 writes."""
         if self.leads:
             note(what)
 
     def refuse(self, why: str, *, alone: bool = False) -> NoReturn:
-        """End the program before it trains wrongly.
+        """End the program with a message and exit code 2, before it computes wrong results.
 
         Args:
-            why: The reason.
-            alone: Other ranks do not refuse at this point, so that the process has to end at once.
+            why: The reason, and what to do instead.
+            alone: Whether only this rank ends here.
 
         Raises:
-            Refusal: Always.
+            Refusal: In the main thread, unless `alone` is set; otherwise the process exits at once.
         """
         self.refused = True
         sys.stdout.flush()
         os.write(2, f"paceline: --layout {self.layout}: {why}\n".encode())
         if alone or threading.current_thread() is not threading.main_thread():
-            os._exit(Refusal().code)  # else only the thread would end
+            os._exit(Refusal().code)  # an exception would end only the thread
         raise Refusal
 
 
 def note(what: str) -> None:
-    """Write a line beside the record."""
+    """Append a note about the layout to the file `NOTES` in the run's folder."""
     from paceline.train.unmodified import NOTES
 
     with open(os.path.join(os.environ.get("PACELINE_WATCH_DIR", "."), NOTES), "a", encoding="utf-8") as file:
@@ -122,12 +126,12 @@ def note(what: str) -> None:
 
 
 def memory_of(value: Any) -> int:
-    """Return the address of the memory in which this rank's piece of a split tensor lies."""
+    """Return the memory address of this rank's shard of a tensor."""
     return int(value._local_tensor.untyped_storage().data_ptr())
 
 
 def check_hooks(spread: Spread, weight: Any) -> None:
-    """Refuse a hook on a weight."""
+    """End the program if a weight has a gradient hook, which would get the gradient of one rank only."""
     if weight._backward_hooks:
         spread.refuse(
             "a hook on a weight (register_hook) would get the gradient of one rank only; change gradients between "
@@ -137,6 +141,6 @@ def check_hooks(spread: Spread, weight: Any) -> None:
 
 @functools.cache
 def is_own_file(file: str) -> bool:
-    """Return whether a source file is the program's own: of no library, and not of Paceline."""
+    """Return whether a source file belongs to the program, not to a library or to Paceline."""
     ours = __file__.rpartition("/train/")[0]
     return not file.startswith((*_LIBRARIES, ours, "<")) and "-packages/" not in file

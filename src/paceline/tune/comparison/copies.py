@@ -37,7 +37,7 @@ _LEAST_PAIRS = 4  # a round lasts long enough for this number of pairs, whatever
 def side_by_side_limits(
     spec: ComparisonSpec, deadline: Deadline, *, step_s: float, block_s: float, total: int
 ) -> RoundLimits:
-    """Return the limits of a round in which both processes run side by side.
+    """Return the limits of a comparison round in which the baseline and the candidate run side by side.
 
     Args:
         spec: The two recipes.
@@ -76,7 +76,7 @@ def free_bytes() -> float | None:
 
 
 def wait_for_first_step(process: TrialProcess, recipe: Recipe, deadline: Deadline, start_s: float) -> None:
-    """Wait for the first step of the process.
+    """Wait until the process has made its first step.
 
     The timeout is a multiple of the baseline's start time. If the recipe compiles the model, the timeout is the time
     until the deadline.
@@ -124,7 +124,7 @@ def _starts(started: Callable[[], TrialProcess]) -> bool:
 
 
 def attribute_failure(error: ProgramFailed, baseline: TrialProcess, timeout_s: float) -> ProgramFailed:
-    """Return the error, as a `BaselineFailed` if the unchanged program has failed too or fails in its next steps."""
+    """Return `error`, or a `BaselineFailed` if the unchanged program has failed too or fails in its next steps."""
     failed = error if baseline.has_failed else _baseline_failure(baseline, timeout_s)
     return error if failed is None else BaselineFailed(f"the unchanged program fails too: {failed}")
 
@@ -142,7 +142,7 @@ def _baseline_failure(baseline: TrialProcess, timeout_s: float) -> ProgramFailed
 def restarted_limits(
     spec: ComparisonSpec, deadline: Deadline, *, step_s: float, start_s: float, total: int
 ) -> RoundLimits:
-    """Return the limits of a round in which each block has a process of its own.
+    """Return the limits of a comparison round in which each block runs in a process of its own.
 
     Args:
         spec: The two recipes.
@@ -176,7 +176,7 @@ class RestartedProcess:
         Args:
             made: Function that starts the program.
             begin: Function that waits for the first step of the program.
-            warmup_steps: Least number of steps that each process makes before its block.
+            warmup_steps: Least number of steps that each process makes before the measured block.
         """
         self._made = made
         self._begin = begin

@@ -36,7 +36,7 @@ class ComparisonSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class Deadline:
-    """When a comparison has to end, in seconds of the monotonic clock."""
+    """The times at which a comparison has to end, in seconds of the monotonic clock."""
 
     usual: float
     promising: float  # if the candidate is probably faster, but not certainly yet
@@ -44,10 +44,10 @@ class Deadline:
     startup_s: float = 0.0  # most seconds by which the deadline moves if the candidate is slow to start
 
     def later(self, begun: float, start_s: float) -> Deadline:
-        """Return the deadline, moved by the additional seconds that the candidate took to start.
+        """Return a deadline that is later by the additional seconds that the candidate took to start.
 
         Args:
-            begun: When the candidate was started, in seconds of the monotonic clock.
+            begun: The time at which the candidate was started, in seconds of the monotonic clock.
             start_s: Seconds that the baseline takes to start.
         """
         late_s = min(self.startup_s, max(0.0, time.monotonic() - begun - start_s))
@@ -56,7 +56,7 @@ class Deadline:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonResult:
-    """The result of comparing two recipes over some rounds."""
+    """The result of comparing two recipes in one or more rounds."""
 
     speedup: Interval
     saving: Interval | None  # memory saving as a factor; None if it was not measured
@@ -79,7 +79,7 @@ class ComparisonResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Goal:
-    """The quantity that a change shall reduce: time or memory."""
+    """The quantity that a change is meant to reduce: time or memory."""
 
     aim: Aim
     worth: float  # gains below this factor are not worth having

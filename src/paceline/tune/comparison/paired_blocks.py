@@ -1,14 +1,14 @@
 """Alternating blocks of the same steps in two processes, until the difference in speed is certain.
 
-The baseline and the candidate run in one process each, and one of the two processes is always stopped. Both run steps
+The baseline and the candidate run in one process each, and one of the two processes is always paused. Both run steps
 [k, k + n), in alternating order, so that changes of the machine's speed and differences between steps affect both.
 Short blocks are better: on a virtual machine whose cores ran at 1.0 or 0.4 times their speed for seconds at a time,
 20 s of blocks of 0.6 s resolved differences of 3.6%, and 20 s of blocks of 0.08 s resolved 1.5%. However, a network
-request or a sleep continues while its process is stopped, so a program that waits for data gets long blocks. Pairs
+request or a sleep continues while its process is paused, so a program that waits for data gets long blocks. Pairs
 during which other programs used CPU cores are left out, whatever their result.
 
-Batches that are in the queue of the loader when a block begins were made before the block. A queue of 64 batches can
-feed many short blocks: with one loader, such steps looked 915 times as fast as the baseline, but the loader was only 17
+Batches that are in the queue of the loader when a block begins were made before the block. A queue of 64 batches lasts
+for many short blocks: with one loader, such steps looked 915 times as fast as the baseline, but the loader was only 17
 times as fast. So a block counts as warm-up while many of its batches come from the queue and the queue is not empty. In
 the blocks that count, the batches by which the queue became shorter are subtracted.
 """
@@ -45,7 +45,10 @@ _FEWEST_PAIRS, _ENOUGH_LARGE, _ENOUGH_PAIRS = 4, 6, 12
 
 
 class BlockRunner(Protocol):
-    """One side of a comparison: the program under a recipe, in one process for all blocks or in a new one for each."""
+    """The program under one of the two recipes of a comparison.
+
+    The program runs in one process for all blocks, or in a new process for each block.
+    """
 
     folder: Path
 
@@ -68,7 +71,7 @@ class BlockPair:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonRound:
-    """The blocks of one baseline process and one candidate process, which ran in turn."""
+    """The blocks of one baseline process and one candidate process, which took turns."""
 
     warmup: Sequence[BlockPair]
     pairs: Sequence[BlockPair]
@@ -81,13 +84,13 @@ class ComparisonRound:
 
     @property
     def fair(self) -> Sequence[BlockPair]:
-        """The pairs that count, see `fair_pairs`."""
+        """The pairs that were not disturbed by other programs or by changed GPU clocks, from `fair_pairs`."""
         return fair_pairs(self.pairs)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundLimits:
-    """The limits of a round: the length of its blocks and its time."""
+    """The limits of a round: the length of its blocks, its warm-up steps, and its time limits."""
 
     step_s: float  # approximate seconds of one step of the baseline
     block_s: float  # approximate seconds of one block of the faster side
@@ -102,8 +105,8 @@ class RoundLimits:
 def fair_pairs(pairs: Sequence[BlockPair]) -> list[BlockPair]:
     """Return the pairs that count, with their seconds corrected for batches from the loader's queue (`queue_factor`).
 
-    Pairs are left out if other programs used the cores or if the clocks of a GPU changed (`trials.gpus`). If these are
-    more than half of the pairs, all pairs count.
+    Pairs are left out if other programs used the cores or if the clocks of a GPU changed (`trials.gpus`). If more
+    than half of the pairs would be left out, all pairs count.
 
     Returns:
         The pairs; an empty list if all batches of one side were made before its blocks.
@@ -123,10 +126,10 @@ def fair_pairs(pairs: Sequence[BlockPair]) -> list[BlockPair]:
 
 
 def queue_factor(blocks: Sequence[StepBlock]) -> float:
-    """Return the factor by which steps would be slower if none used batches that were ready before its block.
+    """Return the factor by which steps would be slower if no batch had been loaded before the block began.
 
-    Infinity if all steps used such batches; 1 if the queue grew in the blocks, because training was then slower
-    than the loader.
+    The factor is infinite if all steps used such batches. It is 1 if the queue grew in the blocks, because training was
+    then slower than the loader.
     """
     steps = sum(block.steps for block in blocks)
     queued = max(0.0, sum(block.from_queue or 0.0 for block in blocks))
@@ -142,7 +145,7 @@ Outlook = Literal["open", "promising", "large"]  # whether more time may show a 
 
 @dataclass(frozen=True, kw_only=True)
 class StoppingRule:
-    """Decides from the pairs so far whether a round is long enough."""
+    """Decides from the pairs measured so far whether a round is long enough, and how promising the candidate is."""
 
     enough: Callable[[Sequence[BlockPair]], bool]
     outlook: Callable[[Sequence[BlockPair]], Outlook]
@@ -157,7 +160,7 @@ def run_round(
         baseline: The unchanged program.
         candidate: The program under the candidate's recipe.
         limits: The length of the blocks and of the round.
-        rule: Decides when the round is long enough, and whether it may take more time.
+        rule: Decides when the round is long enough, and which of its time limits applies.
     """
     begun = time.monotonic()
     patience_s = {"open": limits.budget_s, "promising": limits.most_s, "large": max(limits.most_s, limits.large_s)}
@@ -206,7 +209,7 @@ def measure_copies(
 
 
 def _run_pairs(baseline: BlockRunner, candidate: BlockRunner, limits: RoundLimits) -> Iterator[BlockPair | None]:
-    """Yield pairs of blocks in alternating order, and None at the end of the program."""
+    """Yield pairs of blocks, with alternating order of the two sides, and None at the end of the program."""
     step_s, most_steps = limits.step_s, limits.most_steps
     steps, first_is_baseline = min(most_steps, steps_per_block(step_s, step_s, limits.block_s)), True
     while True:
@@ -238,7 +241,7 @@ def steps_per_block(faster_s: float, slower_s: float, block_s: float) -> int:
 
 
 def _fed_from_queue(pair: BlockPair) -> bool:
-    """Return whether a block of the pair took many batches from its queue, and the queue is not empty yet."""
+    """Return whether a block of the pair took many batches from the loader's queue, and this queue is not empty yet."""
     return any(
         (block.from_queue or 0.0) > _FROM_QUEUE * block.steps and bool(block.queued)
         for block in (pair.baseline, pair.candidate)
@@ -246,7 +249,7 @@ def _fed_from_queue(pair: BlockPair) -> bool:
 
 
 def _warmed_up(pairs: Sequence[BlockPair]) -> bool:
-    """Return whether both sides are warm: their last block is about as fast as their fastest block so far."""
+    """Return whether both sides are warmed up: the last block of each is about as fast as its fastest block so far."""
     if len(pairs) < 2:
         return False
     both = ([p.baseline.step_s for p in pairs], [p.candidate.step_s for p in pairs])
@@ -274,7 +277,8 @@ def stopping_rule(gained: Callable[[Sequence[BlockPair]], Interval], rules: Stop
     """Return the rule that ends a round.
 
     Args:
-        gained: Function that returns the gain, given the pairs of this round. It includes the pairs of earlier rounds.
+        gained: Function that returns the gain over the pairs of this round, which are its argument, and of earlier
+            rounds.
         rules: The limits of the rule.
     """
 

@@ -9,7 +9,7 @@ t = sqrt(n) m / s, and nu = n - 1,
 
 is the evidence against r: the t-test's Bayes factor with a normal prior of variance g on the effect in units of s. e is
 a test martingale, so P(e ever exceeds 1/alpha) <= alpha (Ville). The r with e(r) < 1/alpha form an interval that is
-valid at every n at once, so the comparison may stop at any time. See Grünwald, de Heide and Koolen, "Safe testing"
+valid at every n at once, so the comparison can stop at any time. See Grünwald, de Heide and Koolen, "Safe testing"
 (2024), Lai, "On confidence sequences" (1976), and for the interval of a ratio Fieller, "Some problems in interval
 estimation" (1954).
 
@@ -21,7 +21,7 @@ interval by z sqrt(2) scatter / sqrt(rounds), where rounds of few pairs count as
 A large speed-up needs only two pairs if the noise of a pair is roughly known beforehand. With a scaled
 inverse-chi-squared prior on the variance of log(b / c), with scale s0 and nu0 degrees of freedom, the same e is valid
 with nu = nu0 + n - 1 and s^2 = (nu0 s0^2 + sum of squares) / (nu0 + n - rounds). The prior is computed from blocks of
-the baseline and is made wide (`noise_prior`), since a candidate may be noisier. Both intervals are computed, at
+the baseline and is made wide (`noise_prior`), since a candidate can be noisier. Both intervals are computed, at
 0.8 alpha and 0.2 alpha, and the result is their intersection.
 
 An interval does not include stalls that have not happened yet. 16 pairs miss a stall in one of ten blocks in 19% of the
@@ -88,7 +88,7 @@ def noise_prior(processes: Sequence[Sequence[float]]) -> NoisePrior:
 def speed_up(
     rounds: Sequence[Sequence[Values]], scatter: float = 0.0, alpha: float = ALPHA, prior: NoisePrior | None = None
 ) -> Interval:
-    """Return the speed-up as a factor, with a confidence interval that is valid after any number of looks at the data.
+    """Return the speed-up as a factor. Its confidence interval stays valid if it is computed after every pair.
 
     Args:
         rounds: For each round and each pair of blocks, the seconds of the baseline and of the candidate.
@@ -153,7 +153,7 @@ def _reach_by_prior(rounds: Sequence[Sequence[Values]], alpha: float, prior: Noi
 
 
 def _whole_rounds(rounds: Sequence[Sequence[Values]]) -> float:
-    """Return the effective number of rounds: fewer than their count if they have different numbers of pairs."""
+    """Return the effective number of rounds: less than their count if rounds have different numbers of pairs."""
     sizes = [len(each) for each in rounds]
     return float(sum(sizes) ** 2 / sum(size * size for size in sizes))
 
@@ -179,8 +179,8 @@ def needs_new_processes(interval: Interval, scatter: float, rounds: int) -> bool
 def scatter_of(processes: Sequence[Sequence[float]]) -> float:
     """Return the standard deviation of the log of the speed between processes of the same program.
 
-    The noise of single blocks is subtracted, because it averages out; the noise that all processes share does not
-    count. Few processes give a poor estimate, so the usual scatter counts as much as four more processes.
+    The noise of single blocks is subtracted, because it averages out. Noise that all processes share does not count.
+    Few processes give a poor estimate, so the usual scatter counts as much as four more processes.
 
     Args:
         processes: For each process, the seconds of its blocks. All processes ran the same steps, in turn.

@@ -34,7 +34,7 @@ _MOST_SKIPPED = 0.25  # share of the compared steps that loss scaling may skip w
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One check and its result."""
+    """One equivalence check and its result."""
 
     name: str  # such as "samples"
     passed: bool
@@ -44,7 +44,7 @@ class Check:
 
 @dataclass(frozen=True, kw_only=True)
 class RankOutputs:
-    """The results that one rank computed in the compared steps."""
+    """The results of one rank in the compared steps."""
 
     rank: int
     fed: Sequence[int]
@@ -70,7 +70,7 @@ class WorkerStates:
 
 
 def read_worker_states(folder: Path) -> list[WorkerStates]:
-    """Return the random states that the workers of a trial recorded while random draws were fixed."""
+    """Return the states of random generators that the workers of a trial recorded while random draws were fixed."""
     return [WorkerStates(**json.loads(path.read_text(encoding="utf-8"))) for path in folder.glob("*.json")]
 
 
@@ -188,7 +188,7 @@ def _exact(first: Sequence[RankOutputs], again: Sequence[RankOutputs], candidate
 
 
 def _as_bits(values: int | Sequence[float]) -> int | list[str]:
-    """Return floats as hexadecimal text, so that NaN equals NaN."""
+    """Return floats as a list of hexadecimal texts, so that NaN equals NaN; return an integer unchanged."""
     return values if isinstance(values, int) else [float(value).hex() for value in values]
 
 
@@ -207,7 +207,7 @@ def _options(first: Sequence[RankOutputs], candidate: Sequence[RankOutputs]) -> 
 
 
 def _draws(first: Sequence[RankOutputs], candidate: Sequence[RankOutputs]) -> list[Check]:
-    """Check that a model that draws random numbers in training (such as dropout) still draws random numbers."""
+    """Check that the model still draws random numbers in training (as dropout does) if the baseline's model does."""
     if not any(one.draws for one in first):
         return []
     same = [one.draws for one in first] == [one.draws for one in candidate]
@@ -218,7 +218,7 @@ def _draws(first: Sequence[RankOutputs], candidate: Sequence[RankOutputs]) -> li
 def _first_gradients(
     first: Sequence[RankOutputs], again: Sequence[RankOutputs], candidate: Sequence[RankOutputs], rounding: float
 ) -> list[Check]:
-    """Compare the gradients of the first step, where weights and inputs are equal to those of the baseline."""
+    """Compare the gradients of the first step; weights and inputs of this step equal those of the baseline."""
     if not any(step for one in first for step in one.first_gradients):
         return []
     found = [_relative_distance(a, b) for a, b in zip(first, candidate, strict=True)]
@@ -254,7 +254,7 @@ def _relative_distance(wanted: RankOutputs, got: RankOutputs) -> float | None:
 def _counts(
     first: Sequence[RankOutputs], again: Sequence[RankOutputs], candidate: Sequence[RankOutputs]
 ) -> list[Check]:
-    """Compare the integer buffers: a BatchNorm that is updated twice per step counts twice as many batches."""
+    """Compare the integer buffers, such as BatchNorm's number of batches, which differs after additional updates."""
     wanted, got, repeated = ([list(one.counts) for one in seen] for seen in (first, candidate, again))
     if not any(wanted) and not any(got):
         return []
@@ -277,7 +277,7 @@ def _counts(
 
 
 def _losses(baseline: Sequence[Sequence[RankOutputs]], candidate: Sequence[RankOutputs]) -> Check:
-    """Compare the losses. The allowed difference is the standard deviation of the baseline's losses between seeds."""
+    """Compare the losses: the allowed difference is the standard deviation of the baseline's losses between seeds."""
     curves = [np.array(seeded[0].losses) for seeded in baseline]
     own = np.array(candidate[0].losses)
     length = min(len(own), *(len(c) for c in curves))

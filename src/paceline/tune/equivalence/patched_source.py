@@ -62,7 +62,7 @@ class _PatchedRun:
 def largest_equivalent_patch(
     command: Sequence[str], make: Callable[[Recipe], Patch], recipe: Recipe, folder: Path, cwd: Path
 ) -> tuple[Patch, PatchCheck]:
-    """Return the largest patch under which the program trains as under the recipe, and the result of its check.
+    """Return the largest patch with which the program trains as it does under the recipe, and the result of its check.
 
     If the full patch makes a difference, smaller patches are tried that leave out one setting each.
 
@@ -120,7 +120,7 @@ def check_patch(command: Sequence[str], patch: Patch, recipe: Recipe, folder: Pa
 
 
 def without(recipe: Recipe, settings: Sequence[str]) -> Recipe:
-    """Return a recipe without some settings, such as ``loader.threads``."""
+    """Return a recipe without the given settings, such as ``loader.threads``."""
     left = {
         table: {key: value for key, value in values.items() if f"{table}.{key}" not in settings}
         for table, values in recipe.items()
@@ -129,7 +129,7 @@ def without(recipe: Recipe, settings: Sequence[str]) -> Recipe:
 
 
 def _replaced(patch: Patch, folder: Path, cwd: Path) -> dict[str, str]:
-    """Write the patched files into the trial folder. Return their paths, by the path of the file each one replaces."""
+    """Write the patched files into the trial folder, and map each original path to the path of the patched file."""
     place = folder / "patched-source"
     place.mkdir(parents=True, exist_ok=True)
     found = {}
@@ -141,7 +141,7 @@ def _replaced(patch: Patch, folder: Path, cwd: Path) -> dict[str, str]:
 
 
 class _PatchRuns:
-    """Runs the program with and without the patch."""
+    """Runs the program under a recipe without the patch, and runs the patched program."""
 
     def __init__(
         self, command: Sequence[str], folder: Path, cwd: Path, isolation: Isolation, replaced: Mapping[str, str]
@@ -155,7 +155,10 @@ class _PatchRuns:
         return self._run(recipe, recipe, self._sides[0])
 
     def patched(self, recipe: Recipe) -> _PatchedRun:
-        """Run the patched program and return its outputs. The recipe decides whether dropout draws fixed numbers."""
+        """Run the patched program without a recipe and return its outputs.
+
+        `recipe` only decides whether dropout draws fixed numbers.
+        """
         return self._run(recipe, BASELINE, self._sides[1])
 
     def _run(self, recipe: Recipe, own: Recipe, isolation: Isolation) -> _PatchedRun:
@@ -196,5 +199,5 @@ def _without_effect(recipe: Recipe, wanted: Mapping[str, Any], got: Mapping[str,
 
 
 def _safety(recipe: Recipe) -> Safety:
-    """Return the safety class to check a patch by: `exact` for loader and debug settings, otherwise `numeric`."""
+    """Return the safety class for checking a patch: `exact` for loader and debug settings, otherwise `numeric`."""
     return "exact" if set(recipe) <= {"loader", "debug"} else "numeric"

@@ -1,7 +1,7 @@
 """Equivalence checks: run the first steps with a recorder of their results, and compare the results.
 
-If a check fails, the baseline runs again before the failure counts. Runs with other seeds give the difference that
-losses may have. A second run with the same seed shows whether the baseline is reproducible. Nothing is timed here, so
+If a check fails, the baseline runs again before the failure counts. Runs with other seeds show how much losses are
+allowed to differ. A second run with the same seed shows whether the baseline is reproducible. Nothing is timed here, so
 two processes run at a time. If one of them fails, each runs once more alone.
 """
 
@@ -50,7 +50,7 @@ StartProcess = Callable[[Recipe, Mapping[str, str]], TrialProcess]
 
 @dataclass(frozen=True, kw_only=True)
 class _RunOutputs:
-    """The results that the processes of one run computed."""
+    """The results that the processes of one run recorded."""
 
     seen: Sequence[RankOutputs]  # one for each rank
     workers: Sequence[WorkerStates]  # one for each loader worker
@@ -59,7 +59,7 @@ class _RunOutputs:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedSteps:
-    """How many steps are compared, and their time limit."""
+    """The number of steps to compare, their time limit, and the length to which epochs are cut."""
 
     steps: int
     timeout_s: float
@@ -67,9 +67,9 @@ class CheckedSteps:
 
 
 def steps_to_check(step_s: float, epoch_steps: int | None, total: int | None) -> CheckedSteps:
-    """Return the number of steps to compare, which reach into the third epoch, and their time limit.
+    """Return the number of steps to compare, which extend into the third epoch, and their time limit.
 
-    If three epochs take too long, epochs are shortened.
+    If three epochs take too long, each epoch is cut to a few batches.
 
     Args:
         step_s: Seconds of one step of the baseline.
@@ -153,7 +153,7 @@ class EquivalenceChecker:
         return found
 
     def _candidate_outputs(self, recipe: Recipe) -> _RunOutputs:
-        """Return the outputs under a recipe; run the reference recipe too if its outputs are unknown."""
+        """Return the outputs under a recipe; also run the reference recipe if its outputs are not known yet."""
         if _FIRST in self._reference_outputs:
             return self._run_all([(recipe, _FIRST)])[0]
         candidate, reference = self._run_all([(recipe, _FIRST), (self._reference[0], _FIRST)])
@@ -161,7 +161,10 @@ class EquivalenceChecker:
         return candidate
 
     def _judge(self, safety: Safety, candidate: Sequence[RankOutputs], rounding: float) -> list[Check]:
-        """Compare the outputs. Without a second run of the reference, assume that the reference is reproducible."""
+        """Compare the outputs of the candidate with those of the reference.
+
+        Without a second run of the reference, assume that its results are reproducible.
+        """
         baseline = [self._reference_outputs[seed] for seed in sorted(self._reference_outputs)]
         return compare_outputs(safety, baseline, self._repeated_outputs or baseline[0], candidate, rounding)
 

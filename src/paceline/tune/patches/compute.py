@@ -30,7 +30,7 @@ class ComputeEdit(Edit):
             add_call(self, "num_threads", _THREADS, repr(self.settings["num_threads"]))
 
     def call(self, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Return a call of `torch.set_num_threads` with the recipe's number of threads; other calls unchanged."""
+        """Return a call of `torch.set_num_threads` with the recipe's number of threads, and other calls unchanged."""
         if "num_threads" not in self.settings:
             return call
         return with_value(self, _THREADS, repr(self.settings["num_threads"]), original, call)

@@ -32,17 +32,17 @@ _ORDER = (
 
 
 class DdpEdit(Edit):
-    """Adds keywords to DistributedDataParallel calls that the program does not set itself."""
+    """Adds keyword arguments to calls of DistributedDataParallel, unless the program sets these arguments itself."""
 
     table = "ddp"
 
     def begin(self) -> None:
-        """Change values that the calls take from other places in the program."""
+        """Register the changes of DDP arguments whose values are set outside the call, as in a configuration file."""
         for call in self.tree.within(self.tree.module, cst.Call):
             self.call(call, call)
 
     def call(self, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Return the edited call if it wraps a model or configures DDP; other calls unchanged."""
+        """Return the edited call if it wraps a model in DDP or configures DDP; return other calls unchanged."""
         if last_name(original.func) in _OF_OTHERS and _SEARCHES in self.settings:
             return self._without_search(_OF_OTHERS[last_name(original.func)], original, call)
         if not self.tree.names(original.func).intersection(_PLACES):

@@ -1,4 +1,4 @@
-"""Edits of a source file by the tables of a recipe: calls, models, and insertions below the imports."""
+"""Edits of a source file by the tables of a recipe: changed calls, statements for models, code below the imports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.tune.patches.source.syntax_tree import Tree, code_of
 
 
 class Edit:
-    """The edit of one source file by the settings of one table."""
+    """The edits of one source file by the settings of one table of the recipe."""
 
     table = ""
 
@@ -30,10 +30,10 @@ class Edit:
         self.snippets: list[Snippet] = []
 
     def begin(self) -> None:
-        """Analyze the file, and make the edits that apply to the whole file."""
+        """Analyze the file, and make the edits that concern the file as a whole. The default does nothing."""
 
     def call(self, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Return a call after editing; the default leaves it unchanged.
+        """Return a call with the edits of this table; the default returns the call unchanged.
 
         Args:
             original: The call as it is in the file.
@@ -42,7 +42,7 @@ class Edit:
         return call
 
     def statements(self, place: ModelBinding) -> list[str]:
-        """Return the statements to insert where a model is complete; none by default."""
+        """Return the statements to insert for a model at `place`; none by default."""
         return []
 
     def where(self, node: cst.CSTNode) -> str:
@@ -58,7 +58,10 @@ class Edit:
         self.placed.add(f"{self.table}.{key}")
 
     def takes(self, key: str, snippet: Snippet) -> bool:
-        """Add a snippet below the imports. If the file defines its name already, record that and return False."""
+        """Add a snippet below the imports and return True.
+
+        If the file already defines the snippet's name, record that the setting stays in the recipe and return False.
+        """
         if taken(self.tree.module, snippet):
             self.stay(key, f"{self.source.path} already defines {snippet.name}")
             return False
@@ -66,7 +69,7 @@ class Edit:
         return True
 
     def call_of(self, key: str, snippet: Snippet, model: str) -> list[str]:
-        """Return the call of a snippet for a model; empty if the snippet cannot be added."""
+        """Add a snippet and return the statement that calls it with a model; empty if the snippet cannot be added."""
         if not self.takes(key, snippet):
             return []
         self.place(key)
@@ -86,13 +89,13 @@ class _Editor(cst.CSTTransformer):
             self._beside.setdefault(place.anchor, (place, []))[1].extend(said)
 
     def leave_Call(self, original_node: cst.Call, updated_node: cst.Call) -> cst.Call:
-        """Return a call edited by every table."""
+        """Return a call with the edits of every table."""
         for edit in self._edits:
             updated_node = edit.call(original_node, updated_node)
         return updated_node
 
     def on_leave(self, original_node: cst.CSTNodeT, updated_node: cst.CSTNodeT) -> Any:
-        """Insert the statements on models next to the statements that bind them, and replace changed values."""
+        """Insert the statements for models next to the statements that bind those models; replace changed values."""
         node = super().on_leave(original_node, updated_node)
         if original_node in self._values:
             return cst.parse_expression(self._values[original_node])
@@ -103,14 +106,14 @@ class _Editor(cst.CSTTransformer):
         return cst.FlattenSentinel([*new, node] if place.before else [node, *new])
 
     def leave_Module(self, original_node: cst.Module, updated_node: cst.Module) -> cst.Module:
-        """Add the snippets that the edits need below the imports."""
+        """Add below the imports the snippets that the edits need."""
         return with_snippets(updated_node, [snippet for edit in self._edits for snippet in edit.snippets])
 
 
 def begun(
     source: SourceFile, tables: Sequence[tuple[type[Edit], Mapping[str, Any]]], program: ProgramFiles
 ) -> Sequence[Edit]:
-    """Return the edits of a source after their analysis, in which they also register changes to other files."""
+    """Make the edits of a source file and let each analyze the file; this also registers changes to other files."""
     edits = [table(source, program.tree(source), settings, program) for table, settings in tables]
     for edit in edits:
         edit.begin()
@@ -118,7 +121,7 @@ def begun(
 
 
 def edited(source: SourceFile, edits: Sequence[Edit], program: ProgramFiles) -> Edited:
-    """Return a source of a program with edits applied."""
+    """Return a source file of a program with the edits applied."""
     tree = program.tree(source)
     text = tree.module.visit(_Editor(tree, edits, program.values)).code
     placed = frozenset(name for edit in edits for name in edit.placed)
@@ -126,9 +129,9 @@ def edited(source: SourceFile, edits: Sequence[Edit], program: ProgramFiles) -> 
 
 
 def with_value(edit: Edit, function: str, value: str, original: cst.Call, call: cst.Call) -> cst.Call:
-    """Return the program's own call of a torch function with another value; other calls unchanged.
+    """Return a call of the given torch function with another argument; return other calls unchanged.
 
-    Calls in a function with ``worker`` in its name are unchanged, because they apply only to the loader's
+    Calls in a function with ``worker`` in its name are also unchanged, because they apply only to the loader's
     workers.
     """
     for_worker = any("worker" in name for name in edit.tree.functions_around(original))
@@ -138,7 +141,7 @@ def with_value(edit: Edit, function: str, value: str, original: cst.Call, call: 
 
 
 def add_call(edit: Edit, key: str, function: str, value: str) -> None:
-    """Add a call below the imports of the script, unless the script already makes one at its top level."""
+    """Add a call below the imports of the script, unless the script already calls the function at its top level."""
     if not edit.source.is_script:
         return
     edit.place(key)
@@ -149,13 +152,15 @@ def add_call(edit: Edit, key: str, function: str, value: str) -> None:
 
 
 def set_unless_own(edit: Edit, key: str, statement: str, own: re.Pattern[str]) -> None:
-    """Add a statement below the imports of the script, unless the file makes this choice itself.
+    """Add a statement below the imports of the script, unless the file already makes this setting itself.
+
+    If the file makes the setting with another value, the setting stays in the recipe.
 
     Args:
         edit: The edit of one file.
         key: The setting.
         statement: The statement that applies the setting.
-        own: Pattern of the qualified names that the file calls or assigns to if it makes the choice itself.
+        own: Pattern of the qualified names that a file calls or assigns to if it makes the setting itself.
     """
     module = edit.tree.module
     said: list[cst.Call | cst.Assign] = [*edit.tree.within(module, cst.Call), *edit.tree.within(module, cst.Assign)]

@@ -31,13 +31,13 @@ class Snippet:
 
 
 def taken(module: cst.Module, snippet: Snippet) -> bool:
-    """Return whether the file defines something else with the snippet's name at its top level."""
+    """Return whether the file defines the snippet's name at its top level with other code."""
     own = [s for s in module.body if isinstance(s, cst.FunctionDef | cst.ClassDef) and s.name.value == snippet.name]
     return any(_bare(s) != _of_that_name(snippet) for s in own)
 
 
 def with_snippets(module: cst.Module, snippets: Sequence[Snippet]) -> cst.Module:
-    """Return the file with the missing snippets below its imports, statements before definitions."""
+    """Return the file with the snippets that it lacks below its imports, statements before definitions."""
     there = {_bare(statement) for statement in module.body}
     wanted = [snippet for snippet in dict.fromkeys(snippets) if _of_that_name(snippet) not in there]
     for snippet in sorted(wanted, key=lambda one: _defines(_parsed(module, one)[0]), reverse=True):
@@ -67,7 +67,7 @@ def _inserted(module: cst.Module, place: int, new: Sequence[_Statement]) -> cst.
 
 
 def _of_that_name(snippet: Snippet) -> str:
-    """Return the first statement of a snippet as text."""
+    """Return the first statement of a snippet as source text."""
     return _bare(cst.parse_module(snippet.code).body[0])
 
 
@@ -86,7 +86,7 @@ def _imports(above: Sequence[_Statement], snippet: Snippet) -> list[_Statement]:
 
 
 def _bound(statement: _Statement) -> list[str]:
-    """Return the modules that a statement imports under their own names."""
+    """Return the top-level modules that a statement imports without renaming them (``import torch``)."""
     found = []
     for node in m.findall(statement, m.Import()):
         names = node.names if isinstance(node, cst.Import) else ()
@@ -113,7 +113,7 @@ def _defines(statement: _Statement) -> bool:
 
 
 def _apart(before: _Statement, statement: _Statement) -> _Statement:
-    """Return a statement with at least the usual number of blank lines before it."""
+    """Return `statement` with at least the usual number of blank lines between it and the statement `before`."""
     imports = [bool(m.findall(s, _IMPORT)) for s in (before, statement)]
     wanted = 2 if _defines(before) or _defines(statement) else int(imports[0] and not imports[1])
     blank = 0

@@ -1,8 +1,8 @@
 """Edits for [loader]: the number of workers, prefetching and pinned memory, and samples cached in memory.
 
-As with the recipe, every loader is changed except those for evaluation; loaders that certainly read a stream
-get at most one worker. A value that comes from an option, a configuration file or another place of the program
-is changed there. Loaders that transformers' Trainer creates are changed in its arguments.
+As with the recipe, every loader is changed except those for evaluation; loaders that certainly read a stream get at
+most one worker. A value that comes from an option, a configuration file or another place of the program is changed at
+that place. For loaders that transformers' Trainer creates, the Trainer's arguments are changed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NAMES = cst.Name | cst.Attribute | cst.Subscript
 
 
 def streams_in(texts: Iterable[str]) -> set[str]:
-    """Return the names of classes that are streams of samples: subclasses of IterableDataset, also indirect ones."""
+    """Return the names of classes that are streams of samples: direct and indirect subclasses of IterableDataset."""
     bases = {name: set(re.findall(r"\w+", given)) for text in texts for name, given in _CLASS.findall(text)}
     found = {"IterableDataset"}
     while more := {name for name, given in bases.items() if given & found} - found:
@@ -40,12 +40,12 @@ def streams_in(texts: Iterable[str]) -> set[str]:
 
 
 class LoaderEdit(Edit):
-    """Changes the arguments of DataLoader, and of the program's subclasses of it."""
+    """Changes the arguments of calls that create a DataLoader or one of the program's subclasses of DataLoader."""
 
     table = "loader"
 
     def begin(self) -> None:
-        """Find the loaders, and change the values that they take from other places."""
+        """Find the loaders, and change arguments whose values are set outside the call."""
         self._streams = streams_in(one.text for one in self.program.sources)
         self._places: dict[tuple[cst.Call, str], Placing] = {}
         for call in self.tree.within(self.tree.module, cst.Call):
@@ -54,7 +54,7 @@ class LoaderEdit(Edit):
             instantiated.change(self)
 
     def call(self, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Return the edited call if it creates a loader; other calls unchanged."""
+        """Return the edited call if it creates a loader; return other calls unchanged."""
         if not self.program.is_loader(self.tree, original):
             return trainer.with_loader(self, original, call)
         if self._is_written_elsewhere(original):
@@ -72,7 +72,7 @@ class LoaderEdit(Edit):
         return self._cached(original, call) if self.settings.get("cache") else call
 
     def _of_evaluation(self, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Give an evaluation loader the recipe's number of evaluation workers; without one, leave it unchanged."""
+        """Set the recipe's number of evaluation workers in an evaluation loader, if the recipe has such a number."""
         workers = self.settings.get(EVALUATION)
         if workers is None:
             return call
@@ -87,7 +87,7 @@ class LoaderEdit(Edit):
         return with_argument(call, "num_workers", repr(workers), self._order(original))
 
     def _is_written_elsewhere(self, call: cst.Call) -> bool:
-        """Return whether the arguments are set in ``super().__init__(...)`` of the program's own class."""
+        """Return whether the called class of the program sets the arguments itself, in ``super().__init__(...)``."""
         is_own = not self.program.in_subclass(self.tree, call) and self.program.has_init(self.tree, call.func)
         return is_own and self.program.hands_on(self.tree, call.func)
 
@@ -123,7 +123,7 @@ class LoaderEdit(Edit):
         return [one.value for one in lines if name in [code_of(target.target) for target in one.targets]]
 
     def _with(self, key: str, value: object, original: cst.Call, call: cst.Call, text: str = "") -> cst.Call:
-        """Set an argument in the call, or where its value comes from.
+        """Set an argument in the call, or change its value at the place where the program sets it.
 
         Args:
             key: The argument.
@@ -176,7 +176,10 @@ class LoaderEdit(Edit):
         return self._kept(original, call, workers) if "persistent_workers" in self.settings else call
 
     def _workers(self, call: cst.Call, found: Placing) -> str:
-        """Return the future number of workers as source text; empty if the call computes it."""
+        """Return the source text of `num_workers` after the edit.
+
+        The text is empty if `num_workers` is an expression other than a number or a name.
+        """
         wanted = self.settings.get("num_workers")
         if wanted is not None and found.where != "origin":
             return repr(wanted)
@@ -192,19 +195,26 @@ class LoaderEdit(Edit):
         return code_of(value) if isinstance(inner, cst.Integer | _NAMES) else ""
 
     def _own_class(self, call: cst.Call) -> str:
-        """Return the name of the program's own loader class that a call creates; empty for torch's class."""
+        """Return the name of the program's own loader class that a call creates.
+
+        The name is ``super`` for ``super().__init__(...)`` in such a class, and empty for torch's class.
+        """
         names = {name.rpartition(".")[2] for name in self.tree.names(call.func)}
         own = names & self.program.loader_classes
         return next(iter(own), "super" if self.program.in_subclass(self.tree, call) else "")
 
     def _present(self, call: cst.Call) -> str:
-        """Return the current value of ``persistent_workers`` of a loader, as source text."""
+        """Return the current value of a loader's ``persistent_workers`` as source text."""
         text = value_of(call, "persistent_workers")
         now = self._place(call, "persistent_workers", True).now if text is None else text
         return "False" if now in (None, "false") else "True" if now == "true" else str(now)
 
     def _alone(self, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Remove the arguments about workers, and keep the number of random draws, which persistent workers reduce."""
+        """Remove the arguments about workers.
+
+        A loader with persistent workers makes fewer random draws for shuffling. A loader class that keeps their number
+        is then used.
+        """
         now, own = self._present(original), self._own_class(original)
         followed = now == "False" or own in _OURS
         if not followed and (now != "True" or own or self._is_made_anew()):
@@ -225,11 +235,11 @@ class LoaderEdit(Edit):
         self.stay(key, f"{self.where(original)} {why}")
 
     def _is_made_anew(self) -> bool:
-        """Return whether Accelerate recreates loaders as torch's own class."""
+        """Return whether Accelerate creates the loaders again, as instances of torch's own class."""
         return bool(self.program.calls.get("prepare")) and any("accelerate" in s.text for s in self.program.sources)
 
     def _kept(self, original: cst.Call, call: cst.Call, workers: str) -> cst.Call:
-        """Make the workers persistent with a loader that shuffles as if they were new in each epoch."""
+        """Make the workers persistent, with a loader class that shuffles as if workers were started in each epoch."""
         now, own = self._present(original), self._own_class(original)
         wanted = "True" if workers.isdigit() else f"{workers} > 0"
         if now == repr(self.settings["persistent_workers"]) or (own in _OURS and now == wanted):
@@ -268,7 +278,7 @@ class LoaderEdit(Edit):
 
 
 def _of_class(call: cst.Call, name: str) -> cst.Call:
-    """Return a call that creates a loader of another class, also with ``functools.partial``."""
+    """Return the call with another loader class, also in ``functools.partial(DataLoader, ...)``."""
     first = call.args[0] if call.args else None
     if first is not None and code_of(call.func).rpartition(".")[2] == "partial":
         return call.with_changes(args=[first.with_changes(value=cst.Name(name)), *call.args[1:]])

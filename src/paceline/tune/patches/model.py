@@ -1,4 +1,4 @@
-"""A patch: source files, edits, settings that stay in the recipe, its diff, and writing it to the files."""
+"""A patch: source files, their edits, settings that stay in the recipe, the diff, and writing the changed files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.core.errors import EnvironmentFault
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFile:
-    """One file of the program."""
+    """One source file of the program."""
 
     path: Path  # relative to the working directory
     text: str  # with the file's own line endings
@@ -51,7 +51,7 @@ class Patch:
 
     @property
     def changed(self) -> list[tuple[SourceFile, SourceFile]]:
-        """The changed files, as pairs of before and after."""
+        """The changed files, as pairs of the file before and after the patch."""
         return [pair for pair in zip(self.before, self.after, strict=True) if pair[0].text != pair[1].text]
 
 
@@ -70,17 +70,17 @@ def _diff(before: SourceFile, after: SourceFile) -> Iterator[str]:
 
 
 def _lines(source: SourceFile) -> list[str]:
-    """Return the lines of a text, split at line feeds only: `str.splitlines` splits at more characters than a diff."""
+    """Return the lines of a file, split at line feeds only as in a diff (`str.splitlines` also splits at others)."""
     mark = "\ufeff" if source.encoding == "utf-8-sig" else ""
     lines = [f"{line}\n" for line in f"{mark}{source.text}".split("\n")]
     return [*lines[:-1], lines[-1][:-1]] if lines[-1] != "\n" else lines[:-1]
 
 
 def write(patch: Patch, cwd: Path) -> list[tuple[Path, Path]]:
-    """Write the files of a patch, all or none; the old version of each is kept beside it under a new name.
+    """Write all files of a patch, or none if one fails. Each old version is saved under a new name beside its file.
 
     Returns:
-        Pairs of each written file and its copy.
+        For each written file, its path and that of the saved old version.
 
     Raises:
         EnvironmentFault: A file cannot be written, or has changed since it was read.
@@ -99,7 +99,11 @@ def write(patch: Patch, cwd: Path) -> list[tuple[Path, Path]]:
 
 
 def _prepared(before: SourceFile, after: SourceFile, cwd: Path, made: list[Path]) -> tuple[Path, Path, Path]:
-    """Create the copy of a file and, beside it, its new version; the paths of both are added to ``made``."""
+    """Save a copy of a file, and write its new version to a temporary file in the same folder.
+
+    Returns:
+        The paths of the file, the new version and the copy. The latter two are also added to `made`.
+    """
     target = (cwd / before.path).resolve()
     if target.read_bytes() != before.text.encode(before.encoding):
         raise OSError(f"{before.path} was changed while the patch was made")

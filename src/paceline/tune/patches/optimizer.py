@@ -1,4 +1,4 @@
-"""Edits for [optimizer]: one kernel for all parameters, unless the program chooses an implementation."""
+"""Edits for [optimizer]: one kernel updates all parameters, unless the program chooses an implementation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _HAVE = {"fused": _FUSED, "foreach": _FOREACH}
 
 
 class OptimizerEdit(Edit):
-    """Gives optimizers ``fused=True`` or ``foreach=True``."""
+    """Adds ``fused=True`` or ``foreach=True`` to the calls that create optimizers."""
 
     table = "optimizer"
 
     def call(self, original: cst.Call, call: cst.Call) -> cst.Call:
-        """Return the edited call if it creates an optimizer; other calls unchanged."""
+        """Return the edited call if it creates an optimizer; return other calls unchanged."""
         kinds = {name.rpartition(".")[2] for name in self.tree.names(original.func) if name.startswith("torch.optim.")}
         for key in KEYS:
             if self.settings.get(key) and kinds and kinds <= set(_HAVE[key]):

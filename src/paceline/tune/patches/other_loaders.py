@@ -30,7 +30,7 @@ _WHY = {
 
 
 def is_evaluation(program: ProgramFiles, tree: Tree, call: cst.Call) -> bool:
-    """Return whether a call creates an evaluation loader, judged by names; a loader that shuffles is not one.
+    """Return whether a call creates an evaluation loader, judged by names. A loader that shuffles is for training.
 
     Args:
         program: The program.

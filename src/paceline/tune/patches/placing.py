@@ -23,10 +23,10 @@ class Placing:
 
     Attributes:
         where: ``here``: in the call, by keyword or position. ``over``: in the call, overriding a mapping that it
-            unpacks. ``origin``: where the value comes from. ``nowhere``: a user has to set it.
-        now: The current value as source text; None if there is none, or it is unknown.
+            unpacks. ``origin``: at the place that the value comes from. ``nowhere``: a user has to set the argument.
+        now: The current value as source text; None if there is no value, or it is unknown.
         why_not: What a user has to set, if the argument is set nowhere.
-        origin: Where the value comes from.
+        origin: The place from which the call takes the value.
         section: The section of a configuration file to which the value is added.
     """
 
@@ -68,7 +68,7 @@ def find_place(
 
 
 def _of_given(program: ProgramFiles, trace: Trace, name: str, value: object, text: str | None) -> Placing:
-    """Return where to change a value that the program passes."""
+    """Return where to change a value that the program passes to the call."""
     if len(trace.lacking) == 1 and not trace.origins:
         return Placing(where="origin", section=trace.lacking[0])
     now = trace.origins[0].text if trace.is_exact and len(trace.origins) == 1 else text
@@ -87,7 +87,7 @@ def _of_given(program: ProgramFiles, trace: Trace, name: str, value: object, tex
 
 
 def change_origin(program: ProgramFiles, placing: Placing, name: str, value: object) -> None:
-    """Change a value at its source: an option's default, a constant, a caller's argument or a configuration file."""
+    """Register a change of a value where it is defined: a default, a constant, an argument or a configuration file."""
     origin = placing.origin
     if placing.section is not None:
         source, section = placing.section
@@ -101,14 +101,14 @@ def change_origin(program: ProgramFiles, placing: Placing, name: str, value: obj
 
 
 def _is_referred_to(program: ProgramFiles, origin: ValueOrigin) -> bool:
-    """Return whether a configuration value refers to another, as in ``${workers}``, or another refers to it."""
+    """Return whether a configuration value refers to another value, as in ``${workers}``, or is itself referred to."""
     if origin.config is None:
         return False
     return "${" in origin.text or any(f"${{{origin.what}}}" in config.source.text for config in program.configs)
 
 
 def _is_set_by_command(program: ProgramFiles, origin: ValueOrigin) -> bool:
-    """Return whether the command that starts the program sets a value, which overrides its default."""
+    """Return whether the command that starts the program sets the value, so that its default has no effect."""
     flags = {*origin.flags, f"--{origin.what}", origin.what, f"+{origin.what}", f"++{origin.what}"}
     last = origin.what.rpartition(".")[2]
     flags |= {f"--{last}", f"--{last.replace('_', '-')}"}

@@ -1,4 +1,4 @@
-"""Code that patches insert behind the imports of a file, such as a loader that keeps its workers."""
+"""Code that patches insert below the imports of a file, such as a loader class with persistent workers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class KeptWorkers(torch.utils.data.DataLoader):
 DRAWS_ONCE = Snippet(
     code='''
 class DrawsOnce(torch.utils.data.DataLoader):
-    """Draws the number for its workers in the first epoch alone, as if it kept them: shuffling stays what it was."""
+    """Draw the seed of the workers in the first epoch only, as kept workers would, so that the order is the same."""
 
     epochs = 0
 
@@ -38,7 +38,7 @@ CACHED_SAMPLES = Snippet(
     needs=("copy", "os", "torch"),
     code='''
 class CachedSamples(torch.utils.data.Dataset):
-    """Keeps samples that were made once, in up to 40% of the memory that is free at the start."""
+    """Keep each sample after it was made, in at most 40% of the memory that was free at the start."""
 
     def __init__(self, dataset):
         self.dataset = dataset  # which takes the samples, so that a loader made anew in each epoch finds them
@@ -73,7 +73,7 @@ IN_BF16 = Snippet(
     needs=("torch", "types"),
     code='''
 def in_bf16(model):
-    """Have a model compute in bfloat16 under autocast, and hand on what it returns in single precision."""
+    """Run the forward pass of a model in bfloat16 autocast, and return its bfloat16 outputs as float32."""
 
     def single(value):
         if isinstance(value, torch.Tensor):
@@ -99,7 +99,7 @@ def in_bf16(model):
 CHANNELS_LAST = Snippet(
     code='''
 def channels_last(model):
-    """Keep a model's weights and the pictures that it is fed in channels-last memory."""
+    """Store the weights and the 4-dimensional inputs of a model in the channels-last memory format."""
     model.register_forward_pre_hook(pictures_last, with_kwargs=True)
     model.to(memory_format=torch.channels_last)
 
@@ -116,7 +116,7 @@ def pictures_last(module, args, kwargs):
 COMPILE_WHOLE = Snippet(
     code='''
 def compile_whole(model, mode=None):
-    """Compile a model in place, also where its forward is torch's own: into that, torch does not look by itself."""
+    """Compile a model in place, also a model class of torch, whose own forward torch.compile skips by default."""
     with torch._dynamo.config.patch(wrap_top_frame=True):
         model.compile(mode=mode)
 '''.lstrip()

@@ -1,7 +1,7 @@
 """Suggestions for the user's own lines: changes that no recipe can make and that no patch writes.
 
-The findings name the lines. A suggestion has a diff only if the edit is clearly safe: a statement on one line
-that then runs every n-th step, or a sum that is kept as a tensor. All other suggestions are text.
+The findings name the lines. A suggestion has a diff only if the edit is clearly safe: a one-line statement is changed
+to run every n-th step, or a sum to stay a tensor. All other suggestions are text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SAVERS = ("torch.save", "save_file", "save_model")
 
 @dataclass(frozen=True, kw_only=True)
 class Suggestion:
-    """One change that a user may make at a line of the source."""
+    """One change that a user can make at a line of the source."""
 
     finding: str  # its code
     remedy: str  # its id in the table of remedies
@@ -47,7 +47,7 @@ def suggestions(findings: Sequence[Finding], sources: Sequence[SourceFile]) -> l
 
 
 def _remedy(finding: Finding) -> Remedy | None:
-    """Return the remedy of a finding that applies to lines of the source; None without one."""
+    """Return the remedy of a finding that changes lines of the source; None if the finding has none."""
     wanted = {**_AT_NAMED_LINES, **_AT_SAVES}.get(finding.code, _SHARDS)
     return next((remedy for remedy in finding.remedies if remedy.id == wanted), None)
 
@@ -66,7 +66,7 @@ def _places(finding: Finding, sources: Sequence[SourceFile]) -> Iterator[tuple[S
 
 
 def _saves_in_loops(source: SourceFile) -> list[int]:
-    """Return the lines inside loops that save a checkpoint."""
+    """Return the lines that save a checkpoint inside a loop."""
     loops = [node for node in ast.walk(ast.parse(source.text)) if isinstance(node, ast.For)]
     calls = [node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Call)]
     return sorted({call.lineno for call in calls if ast.unparse(call.func).endswith(_SAVERS)})
@@ -87,7 +87,7 @@ def _suggest(finding: Finding, remedy: Remedy, source: SourceFile, line: int) ->
 
 
 def _changed(source: SourceFile, line: int) -> SourceFile | None:
-    """Return the source with a line that runs less often or keeps a tensor; None if that is not clearly safe."""
+    """Return the source with one line edited to run less often or to keep a tensor; None if no edit is clearly safe."""
     tree = ast.parse(source.text)
     statement = next((s for s in ast.walk(tree) if isinstance(s, ast.stmt) and s.lineno == s.end_lineno == line), None)
     lines = source.text.split("\n")
@@ -109,7 +109,7 @@ def _appends(statement: ast.stmt | None) -> bool:
 
 
 def _counter(tree: ast.Module, line: int) -> str:
-    """Return the loop counter around a line (``step`` in ``for step, x in enumerate(loader)``); "" without one."""
+    """Return the counter of the loop around a line: ``step`` in ``for step, x in enumerate(loader)``; "" if none."""
     around = [n for n in ast.walk(tree) if isinstance(n, ast.For) and n.body[0].lineno <= line <= (n.end_lineno or 0)]
     loop = max(around, key=lambda one: one.lineno, default=None)
     if loop is None or not isinstance(loop.iter, ast.Call) or ast.unparse(loop.iter.func) != "enumerate":

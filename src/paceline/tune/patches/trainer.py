@@ -1,4 +1,4 @@
-"""Edits of the arguments of transformers' ``TrainingArguments``, for loaders that its Trainer creates."""
+"""Edits of the arguments of transformers' ``TrainingArguments``, for loaders that the Trainer creates."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _WHY = {
 
 
 def with_loader(edit: Edit, original: cst.Call, call: cst.Call) -> cst.Call:
-    """Return a call that creates Trainer's arguments with the loader's settings; other calls unchanged.
+    """Add the loader settings to a call that creates ``TrainingArguments``; return other calls unchanged.
 
-    For a program that parses the arguments instead, the user is told which options to give.
+    For a program that parses these arguments, change its configuration file or record the options that the user has to
+    give.
     """
     names = edit.tree.names(original.func)
     if names & _PARSERS and ARGUMENTS & {name for arg in original.args for name in _named(edit, arg.value)}:
@@ -49,7 +50,7 @@ def _with(edit: Edit, key: str, original: cst.Call, call: cst.Call) -> cst.Call:
 
 
 def _set(edit: Edit, key: str, original: cst.Call, call: cst.Call) -> cst.Call:
-    """Set an argument in the call, or where its value comes from."""
+    """Set an argument of the call, or change its value at the place of the program that sets it."""
     name, value = f"dataloader_{key}", edit.settings[key]
     found = find_place(edit.program, edit.tree, original, name, value, _ORDER)
     if found.where == "nowhere":
@@ -65,7 +66,10 @@ def _set(edit: Edit, key: str, original: cst.Call, call: cst.Call) -> cst.Call:
 
 
 def _parsed(edit: Edit, key: str, parser: cst.Call) -> None:
-    """Set a value that HfArgumentParser reads in the file that the command names, or tell the user what to type."""
+    """Set a value that HfArgumentParser reads, in the configuration file that the command names.
+
+    If this is not possible, record that the setting stays in the recipe and which option the user has to give.
+    """
     name, value = f"dataloader_{key}", edit.settings[key]
     option = f"give the program --{name} {value}"
     files = _files(edit) if key in _KEYS else []

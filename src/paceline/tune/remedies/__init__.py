@@ -59,7 +59,7 @@ def switch(
         remedy: The id of the remedy.
         setting: The recipe key, such as ``compute.compile``.
         value: The value to set.
-        why: What the setting does, as text.
+        why: Why the setting is tried, as text for the user.
         safety: The safety class of the setting.
         when: Function that returns whether the setting is worth a trial, given the diagnosis context.
     """
@@ -81,7 +81,7 @@ def without_workers(loader: LoaderBreakdown) -> dict[str, int]:
 
 
 def at_most(propose: _Propose, bound: Callable[[DiagnosisContext], float | None]) -> _Propose:
-    """Return a function that proposes the same candidates, with an upper bound if they have no predicted gain.
+    """Return a function that proposes the same candidates; those without a predicted gain get an upper bound.
 
     Args:
         propose: Function that returns the candidates.

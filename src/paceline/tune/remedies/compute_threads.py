@@ -53,7 +53,7 @@ def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
 
 
 def _wanted(context: DiagnosisContext, now: int) -> tuple[int, Gain | None, str]:
-    """Return the number of threads to try, its predicted gain and the reason, or the current number for no change."""
+    """Return the number of threads to try, its predicted gain and the reason; `now` if no other number is promising."""
     cores = context.cores
     if crowded := context.finding("HOST001"):
         return cores, _relieved(crowded.gain, now / cores), crowded.summary
@@ -65,10 +65,10 @@ def _wanted(context: DiagnosisContext, now: int) -> tuple[int, Gain | None, str]
 
 
 def _relieved(gain: Gain | None, crowding: float) -> Gain | None:
-    """Return the predicted gain of fewer threads. Its upper end is at least twice the number of threads per core.
+    """Return the predicted gain of fewer threads, with an upper end of at least twice the number of threads per core.
 
-    A parallel operation ends with its last thread. While that thread waits for a core, the other threads spin. The time
-    that they spin is not part of the measured waiting time.
+    A parallel operation ends with its last thread. While that thread waits for a core, the other threads spin. This
+    time is not part of the measured waiting time.
     """
     return None if gain is None else Gain(low=gain.low, high=max(gain.high, 2 * crowding))
 

@@ -52,7 +52,7 @@ def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
 
 
 def _sizes(now: int) -> list[int]:
-    """Return the next sizes to try in MB: both directions from the default, else further in the same direction."""
+    """Return the next sizes to try in MB: both directions from the default size, otherwise further away from it."""
     larger = [4 * now] if _USUAL_MB <= now <= _MOST_MB // 4 else []
     smaller = [now // 4] if 4 <= now <= _USUAL_MB else []
     return larger + smaller

@@ -1,4 +1,4 @@
-"""ddp.static_graph: DDP may assume that every step uses the same parameters."""
+"""ddp.static_graph: DDP assumes that every step uses the same parameters."""
 
 from __future__ import annotations
 

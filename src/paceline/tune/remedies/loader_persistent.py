@@ -62,7 +62,7 @@ def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
 
 
 def _predicted(context: DiagnosisContext) -> Gain:
-    """Return the predicted gain if starting workers takes a small part of the time."""
+    """Return the predicted gain, computed from the time of starting workers in each epoch; its lower end is 1."""
     supply = context.supply
     return Gain(low=1.0, high=supply.step_s / max(supply.step_s - supply.restart_s, 1e-9))
 

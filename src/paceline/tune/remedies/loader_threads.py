@@ -79,8 +79,8 @@ def _first(context: DiagnosisContext, loader: LoaderBreakdown) -> int:
     """Return the first number of threads to try. Later trials halve and double this number.
 
     Threads that wait use no core, so the next power of 2 above 2.5 times the predicted best number is safe. Threads
-    that compute take cores from training. Then the number is the smallest that keeps up with training, given the CPU
-    time of a batch.
+    that compute take cores from training, so the first number is the smallest that keeps up with training, given the
+    CPU time of a batch.
     """
     supply = context.supply
     if not _waits(loader):
@@ -89,7 +89,7 @@ def _first(context: DiagnosisContext, loader: LoaderBreakdown) -> int:
 
 
 def _beside(loader: LoaderBreakdown, cores: int) -> list[int]:
-    """Return half and twice the number of threads, or only half if computing threads already fill the cores."""
+    """Return half and twice the number of threads, or only half if computing threads already use all cores."""
     fewer, more = loader.threads // 2, 2 * loader.threads
     crowded = not _waits(loader) and loader.threads >= cores
     return [threads for threads in (fewer, more) if threads and not (crowded and threads == more)]
@@ -100,7 +100,7 @@ def _waits(loader: LoaderBreakdown) -> bool:
 
 
 def _predicted(context: DiagnosisContext, loader: LoaderBreakdown, threads: int) -> Gain:
-    """Return the predicted gain of a number of threads.
+    """Return the predicted gain of loading with this number of threads.
 
     Threads that wait are as fast as workers, and batches are not copied between processes. For threads that compute, it
     is unknown whether they release the interpreter lock, so the lower end is 1. If the loader already uses threads,

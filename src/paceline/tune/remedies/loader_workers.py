@@ -99,7 +99,7 @@ def _numbers(context: DiagnosisContext, loader: LoaderBreakdown, crowd: float) -
 
 
 def _crowd(context: DiagnosisContext, loader: LoaderBreakdown) -> float:
-    """Return the factor by which fewer workers may make steps faster, because they compete less for the cores.
+    """Return the largest factor by which fewer workers can speed up steps, because they compete less for the cores.
 
     Workers that mostly wait do not compete, so the factor is 1. If more workers compute than there are cores, the
     workers and the training process take turns on the cores. The factor is at most 1.5.
@@ -117,10 +117,10 @@ def _why(context: DiagnosisContext, loader: LoaderBreakdown) -> str:
 
 
 def _predicted(context: DiagnosisContext, loader: LoaderBreakdown, workers: int, crowd: float) -> Gain:
-    """Return the predicted gain of a number of workers: for the best number, the gain that the finding states.
+    """Return the predicted gain of a number of workers; for the best number, the gain that the finding states.
 
-    If workers mostly wait, larger numbers get the same prediction, because on a busy machine the model proposes
-    too few workers. `crowd` is the factor of `_crowd` for fewer workers, otherwise 1.
+    If workers mostly wait, larger numbers get the same prediction, because on a busy machine the model proposes too few
+    workers. `crowd` is the result of `_crowd` for fewer workers, otherwise 1.
     """
     supply = context.supply
     stated = context.gain_of("loader.workers")

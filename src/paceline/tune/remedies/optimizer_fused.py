@@ -29,14 +29,14 @@ Pass `fused=True` to the call that creates the optimizer.
 
 
 def _open(context: DiagnosisContext) -> bool:
-    """Return whether an optimizer was created without ``fused`` and ``foreach``, or no optimizer is known."""
+    """Return whether an optimizer was created with neither ``fused`` nor ``foreach``, or no optimizer is known."""
     known = context.facts.first.record.summary.get("optimizers", ())
     chosen = known and all(one.get("fused") is not None or one.get("foreach") is not None for one in known)
     return not chosen and not context.setting("optimizer", "foreach")
 
 
 def _most(context: DiagnosisContext) -> float:
-    """Return the speed-up if the optimizer took no time."""
+    """Return the speed-up that would result if the optimizer took no time."""
     return 1 / max(0.1, 1 - context.facts.shares["optimizer"])
 
 

@@ -39,7 +39,10 @@ _TIMES = 3.0  # largest speed-up of bf16: twice the products per instruction and
 
 
 def _most(context: DiagnosisContext) -> float | None:
-    """Return the largest speed-up, from the share of matrix operations; None if the CPU has no bf16 instructions."""
+    """Return the largest possible speed-up, computed from the share of matrix operations.
+
+    None on CUDA, if the share is unknown, or if the CPU has no bf16 instructions.
+    """
     share = operator_share(context, *_MATRIX_WORK)
     if context.on_cuda or share is None or not context.cpu_flags & _MULTIPLY:
         return None

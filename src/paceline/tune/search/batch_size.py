@@ -56,7 +56,7 @@ _SAFE_SHARE = 0.5  # share of the free host memory that a batch size may take, b
 
 @dataclass(frozen=True, kw_only=True)
 class BatchSize:
-    """One batch size and its measurement."""
+    """One batch size and its measurements."""
 
     samples: int  # samples per step of one rank
     progress: float  # progress of one step towards the same loss, in steps of the current batch size
@@ -72,7 +72,10 @@ class BatchSize:
 
     @property
     def loss_s(self) -> float | None:
-        """Seconds for the same progress as one step of the current batch size, or None if this size did not run."""
+        """Seconds until training has made as much progress as one step of the current batch size makes.
+
+        None if this batch size did not run.
+        """
         return None if self.step_s is None else self.step_s / self.progress
 
 
@@ -106,12 +109,12 @@ class BatchStudy:
 
 
 def noise_scale(windows: Sequence[tuple[float, float]], batch: float, k: int = WINDOW) -> Interval | None:
-    """Return B_noise in samples with its 95% bootstrap interval, or None with too few windows.
+    """Return B_noise in samples with its 95% bootstrap interval, or None if there are too few pairs of gradient norms.
 
     B_noise is infinite if the gradients are noise only.
 
     Args:
-        windows: For each window, the mean of |g|^2 over its k steps, and |mean of the k gradients|^2.
+        windows: For each window of k steps, the mean of |g|^2 over the steps, and |mean of the k gradients|^2.
         batch: Samples per step.
         k: Steps per window.
     """
@@ -155,7 +158,10 @@ def learning_rate_rule(optimizer: str) -> str:
 
 
 def read_windows(folder: Path) -> tuple[list[tuple[float, float]], int]:
-    """Return the windows of `noise_scale` that the first rank of a trial recorded, and the number of its optimizers."""
+    """Return the pairs of gradient norms that the first rank of a trial recorded, and its number of optimizers.
+
+    The pairs are the argument `windows` of `noise_scale`.
+    """
     for path in sorted((folder / FOLDER).glob("*.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
         return [(a, b) for a, b in found["windows"]], found["optimizers"]
@@ -237,7 +243,7 @@ def _measured(runner: TrialRunner, best: Recipe, sizes: Sequence[BatchSize], siz
 
 
 def _too_large(sizes: Sequence[BatchSize]) -> str | None:
-    """Return why the next batch size may need too much host memory, or None if the free memory is enough."""
+    """Return why the next batch size could need too much host memory, or None if the free memory is enough."""
     peaks = [size.peak_bytes for size in sizes[-2:]]
     if len(peaks) < 2 or peaks[0] is None or peaks[1] is None:
         return None
@@ -277,7 +283,8 @@ def gradient_windows(runner: TrialRunner, recipe: Recipe, most_s: float) -> tupl
         most_s: Approximate upper limit on the seconds of the steps.
 
     Returns:
-        The windows that the first rank recorded, and the number of its optimizers.
+        The pairs of gradient norms (argument `windows` of `noise_scale`) that the first rank recorded, and its number
+        of optimizers.
 
     Raises:
         TrialFailed: The program cannot run under the recipe.

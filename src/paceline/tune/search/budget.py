@@ -33,7 +33,7 @@ class Budget:
         return _within(_IN_ALL_S, 0.15 * self.total_s)
 
     def comparison_s(self, left_s: float, waiting: int = 0) -> float:
-        """Return the seconds for one comparison. The rest is for the equivalence check and for later trials.
+        """Return the seconds for one comparison. The rest of the budget is for the equivalence check and later trials.
 
         Args:
             left_s: Seconds until the budget is spent.
@@ -47,19 +47,29 @@ class Budget:
         Args:
             left_s: Seconds until the budget is spent, without the start-up time of the candidate.
             waiting: Number of candidates that wait for their trial.
-            startup_s: Additional start-up time of the candidate. The candidate may be measured for as long as it took
-                to start.
+            startup_s: Additional start-up seconds of the candidate. The candidate can be measured for as long as it
+                took to start.
         """
         most_s = 0.8 * left_s
         share_s = max(most_s / (1 + min(waiting, 2)), min(most_s, startup_s))
         return _no_longer(left_s, _within(_PROMISING_S, share_s))
 
     def large_s(self, left_s: float) -> float:
-        """Return the seconds for a comparison with a probably large gain, whatever number of candidates waits."""
+        """Return the seconds for a comparison with a probably large gain, independent of how many candidates wait."""
         return _no_longer(left_s, _within(_LARGE_S, 0.8 * left_s))
 
     def deadline(self, begun: float, left_s: float, waiting: int, startup_s: float) -> Deadline:
-        """Return the deadlines of a comparison, given its start on the monotonic clock. See `promising_s`."""
+        """Return when a comparison must end.
+
+        There are three times: the usual one, one for a candidate that is probably faster, and one for a probably large
+        gain.
+
+        Args:
+            begun: Start of the comparison, in seconds of the monotonic clock.
+            left_s: Seconds until the budget is spent, without the start-up time of the candidate.
+            waiting: Number of candidates that wait for their trial.
+            startup_s: Additional start-up seconds of the candidate.
+        """
         return Deadline(
             usual=begun + self.comparison_s(left_s, waiting),
             promising=begun + self.promising_s(left_s, waiting, startup_s),
@@ -91,7 +101,7 @@ class Budget:
         Args:
             left_s: Seconds until the budget is spent.
             start_s: Seconds that the unchanged program takes to reach its first step.
-            startup_s: Additional start-up time of the candidate. If it is positive, the full time of the shortest
+            startup_s: Additional start-up seconds of the candidate. If it is positive, the full time of the shortest
                 comparison must be left; otherwise half of that time is enough.
         """
         if startup_s > 0:

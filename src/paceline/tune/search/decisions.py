@@ -1,9 +1,9 @@
 """Decisions of the search: which changes are kept, which are tried again, and the list of trials.
 
-An undecided change may still be proven by a longer measurement, together with other undecided changes, or as a better
-value of a setting. On many machines, a gain of 5 to 8% is smaller than the speed difference between two processes of
-the same program, but several such gains together are larger. For example, two changes of a transformer were measured at
-1.07x and 1.08x, neither certain. Together they gained 1.17x.
+An undecided change can still be proven later: by a longer measurement, together with other undecided changes, or as a
+better value of a setting. On many machines, a gain of 5 to 8% is smaller than the speed difference between two
+processes of the same program, but several such gains together are larger. For example, two changes of a transformer
+were measured at 1.07x and 1.08x, neither certain. Together they gained 1.17x.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ _ONE_OF = frozenset({"optimizer.fused", "optimizer.foreach"})  # torch accepts o
 
 
 def record_trial(tried: Sequence[Trial], trial: Trial) -> list[Trial]:
-    """Record a trial. It replaces an earlier entry if it continues that comparison or if both were skipped."""
+    """Return the trials with one more trial.
+
+    The new trial replaces an earlier entry with the same recipe, or with the same remedy if both trials were skipped.
+    """
     for place, before in enumerate(tried):
         if _is_same(before, trial):
             last = replace(trial, id=before.id, seconds=before.seconds + trial.seconds)
@@ -48,7 +51,7 @@ def _is_same(before: Trial, trial: Trial) -> bool:
 
 
 def withdraw_kept(tried: Sequence[Trial], comparison: ComparisonResult, reason: str) -> list[Trial]:
-    """Return the trials without the status "kept", after a second comparison did not confirm the kept changes."""
+    """Return the trials with a new status for the kept ones, after a second comparison did not confirm their gain."""
     status = status_of(comparison.verdict)
     return [replace(trial, status=status, reason=reason) if trial.status == "kept" else trial for trial in tried]
 
@@ -102,7 +105,7 @@ def check_most_promising(
 
 
 def prepares_s(candidate: Candidate, step_s: float) -> float:
-    """Return the seconds that a trial takes before it measures anything: start-up and warm-up of both programs.
+    """Return the seconds of a trial before its measurement begins: start-up and warm-up of both programs.
 
     Args:
         candidate: The candidate of the trial.
@@ -112,7 +115,7 @@ def prepares_s(candidate: Candidate, step_s: float) -> float:
 
 
 def drop_prediction(trial: Trial) -> Trial:
-    """Return a skipped trial without its prediction, which was for the program before another change was kept.
+    """Return a skipped trial without its prediction, which is outdated because another change was kept since.
 
     Other trials are returned unchanged.
     """
@@ -122,7 +125,7 @@ def drop_prediction(trial: Trial) -> Trial:
 def successive_step_times(kept: Sequence[Trial]) -> StepTimes | None:
     """Return the step times before and after all kept changes, or None if a kept trial has no step times.
 
-    The time after the changes is computed: the time before them, divided by the product of the measured speed-ups.
+    The time after all changes is not measured: it is the time before them, divided by the product of the speed-ups.
     """
     known = [trial.step_times for trial in kept if trial.step_times is not None]
     if not known or len(known) < len(kept):
@@ -134,14 +137,14 @@ def successive_step_times(kept: Sequence[Trial]) -> StepTimes | None:
 def reference_recipe(kept: Sequence[Trial]) -> tuple[Recipe, Sequence[Trial]]:
     """Return the recipe that equivalence is checked against, and the trials that were kept after it.
 
-    The recipe is the last kept semantic one, or the baseline if no semantic change was kept.
+    The recipe is that of the last kept semantic change, or the baseline if no semantic change was kept.
     """
     last = max((i for i, trial in enumerate(kept) if trial.safety == "semantic"), default=-1)
     return (kept[last].recipe if last >= 0 else BASELINE), kept[last + 1 :]
 
 
 def is_refuted(comparison: ComparisonResult, gained: Interval | None) -> bool:
-    """Return whether the final comparison contradicts the gain that it should confirm."""
+    """Return whether the final comparison contradicts the gain of the kept changes."""
     return comparison.verdict in ("no-win", "slow") or (gained is not None and gained.count > 0 and gained.value < 1)
 
 
@@ -153,7 +156,7 @@ def reason_to_keep(
     Args:
         verdict: The verdict of the comparison.
         gained: The gain of the change.
-        others: The gains of other values of the same setting that are kept.
+        others: The gains of kept changes that set the same setting to other values.
         worth: Gains below this factor are not worth having.
     """
     if verdict != "undecided" or gained is None:
@@ -174,13 +177,14 @@ class UndecidedChange:
 
 
 def combine_undecided(tried: Sequence[UndecidedChange], best: Recipe, worth: float) -> Candidate | None:
-    """Return a candidate that combines the undecided changes, or None if there are fewer than two.
+    """Return a candidate that combines the undecided changes, or None if fewer than two can be combined.
 
     If changes exclude each other, only the one with the largest measured gain is included.
 
     Args:
         tried: The undecided changes, in any order.
-        best: The current best recipe. Changes of settings that the recipe has changed since are left out.
+        best: The current best recipe. Changes of settings that this recipe has changed since the comparison are left
+            out.
         worth: Combinations whose expected gain is below this factor are not worth a trial.
     """
     chosen: list[UndecidedChange] = []
@@ -207,7 +211,7 @@ def combine_undecided(tried: Sequence[UndecidedChange], best: Recipe, worth: flo
 
 
 def earlier_comparison(tried: Sequence[UndecidedChange], best: Recipe, recipe: Recipe) -> UndecidedChange | None:
-    """Return the earlier, undecided comparison of this change with the current best recipe, or None.
+    """Return the earlier, undecided comparison of a change with the current best recipe, or None.
 
     Args:
         tried: The undecided changes, in any order.
@@ -218,7 +222,9 @@ def earlier_comparison(tried: Sequence[UndecidedChange], best: Recipe, recipe: R
 
 
 def best_unfinished(tried: Sequence[UndecidedChange], best: Recipe, worth: float) -> UndecidedChange | None:
-    """Return the undecided change with the largest gain that was compared with the current best recipe, or None.
+    """Return the undecided change with the largest gain that is worth a longer comparison, or None.
+
+    Only changes that were compared with the current best recipe, in less than the largest number of rounds, count.
 
     Args:
         tried: The undecided changes, in any order.
@@ -241,7 +247,7 @@ def most_promising(tried: Sequence[UndecidedChange]) -> list[UndecidedChange]:
 
 
 def is_better_value(gained: Interval, kept: Interval, worth: float) -> bool:
-    """Return whether to replace the kept value of a setting by another value, even if the better one is uncertain.
+    """Return whether to replace the kept value of a setting by another value, although neither is certainly better.
 
     Both values are proven against the program without them. The value that measured faster is the better choice, unless
     the difference is mostly noise.

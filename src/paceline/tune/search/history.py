@@ -2,8 +2,8 @@
 
 The file is ``$XDG_STATE_HOME/paceline/trials-<host>.jsonl``, or the same below ``~/.local/state``. The environment
 variable ``PACELINE_HISTORY`` names another file, or is ``off``. A line contains no path, no command and no code.
-Several commands may write at the same time: each adds a whole line with one write. A line that is incomplete or of an
-unknown version is skipped.
+Several commands can write at the same time, because each adds a whole line with one write. A line that is incomplete or
+of an unknown version is skipped.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class TrialHistory:
         self.seen = read_history(path) if path is not None else []
 
     def add(self, trial: Trial, machine: Machine) -> None:
-        """Add a measured trial to the history. If the file cannot be written, report this once and stop writing."""
+        """Add a measured trial to the history. If the file cannot be written, report this once and write no more."""
         outcome = recorded_trial(trial, machine, datetime.now(UTC).isoformat(timespec="seconds"))
         if self._path is None or outcome is None:
             return

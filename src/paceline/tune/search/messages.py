@@ -83,7 +83,7 @@ def no_win_reason(verdict: str, goal: Goal, gained: Interval | None, fewest: int
         verdict: The verdict of its comparison.
         goal: The goal of the search.
         gained: The measured gain of the change, as a factor.
-        fewest: Number of pairs of blocks that a gain needs unless it is certainly large.
+        fewest: Number of pairs of blocks that a gain needs, unless the gain is certainly large.
     """
     if verdict == "slow":
         return f"training needs less memory, but a step takes more than {SLOWEST} times as long"
@@ -103,7 +103,7 @@ def not_confirmed_message(goal: Goal, gained: Interval | None) -> str:
 
 
 def start_message(candidate: Candidate, earlier: UndecidedChange | None) -> str:
-    """Return the line that announces a trial. For an undecided change, it says why the change is measured again."""
+    """Return the line that announces a trial; for an undecided change, with the reason for measuring it again."""
     what = describe_recipe(candidate.recipe)
     if earlier is None:
         return f"trying {what}"

@@ -30,7 +30,7 @@ def next_steps(tuned: TuneResult, program: str, recipe_file: str | None) -> list
     Args:
         tuned: The result of the search.
         program: The program and its arguments, as typed after the subcommand.
-        recipe_file: Path of the written recipe (the best one, or the unproven one), or None.
+        recipe_file: Path of the written recipe (the best or the unproven recipe), or None.
     """
     allow = _allow(tuned, program)
     if recipe_file is not None and tuned.best:
@@ -64,7 +64,7 @@ def busy_text(tuned: TuneResult) -> str | None:
 
 
 def _again(tuned: TuneResult, program: str) -> NextStep | None:
-    """Return the command that searches again if the search was interrupted, or None."""
+    """Return the command that repeats an interrupted search, or None if the search was not interrupted."""
     if not tuned.stopped.startswith("interrupted"):
         return None
     command = f"paceline tune{_allowed(tuned)}{_budget(tuned.budget_s)} {program}"
@@ -72,7 +72,10 @@ def _again(tuned: TuneResult, program: str) -> NextStep | None:
 
 
 def _looked_best(tuned: TuneResult, program: str, recipe_file: str | None) -> NextStep | None:
-    """Return the command that runs with the unproven change, or None. A whole run gives more data than a trial."""
+    """Return the command that runs the program with the unproven change, or None if there is no such change.
+
+    A whole run gives more data than a trial.
+    """
     trial = tuned.unproven
     if trial is None or trial.speedup is None or recipe_file is None:
         return None
@@ -92,7 +95,7 @@ def _busy_cores(tuned: TuneResult) -> str | None:
 def _allow(tuned: TuneResult, program: str) -> NextStep | None:
     """Return the command that allows another safety class, if a change of that class is expected to gain clearly more.
 
-    Changes of the training algorithm (semantic) are a decision of the user. They are never proposed.
+    Changes of the training algorithm (class semantic) are never proposed, because they are a decision of the user.
     """
     if GOALS[tuned.goal].aim != "time":
         return None
@@ -111,7 +114,7 @@ def _allow(tuned: TuneResult, program: str) -> NextStep | None:
 
 
 def _enough_s(tuned: TuneResult) -> float:
-    """Return the budget for the next search: the same budget, or a larger one if this budget was too small."""
+    """Return the budget for the next search in seconds: the same budget, or a larger one if this one was too small."""
     measured = any(trial.speedup is not None for trial in tuned.trials)
     slow = not measured and tuned.wall_s > _OF_BUDGET * tuned.budget_s  # measuring the baseline took much of the budget
     was_too_small = tuned.out_of_budget or bool(_undecided(tuned)) or slow
@@ -119,14 +122,14 @@ def _enough_s(tuned: TuneResult) -> float:
 
 
 def _larger_s(tuned: TuneResult) -> float:
-    """Return a larger budget in seconds: twice this budget, and at least the needed time."""
+    """Return a larger budget in seconds: at least twice this budget, and at least the needed time."""
     return 60.0 * math.ceil(max(_LONGER * tuned.budget_s, _LONGER * tuned.wall_s, _needed_s(tuned)) / 60)
 
 
 def _needed_s(tuned: TuneResult) -> float:
-    """Return the approximate seconds of a search that decides the undecided change and tries the skipped changes.
+    """Return about how many seconds a search needs to decide the undecided change and to try the skipped changes.
 
-    The width of an interval is proportional to 1 / sqrt(time).
+    The width of a confidence interval is proportional to 1 / sqrt(measuring time).
     """
     known = [t.seconds for t in tuned.trials if t.speedup is not None and t.seconds > 0]
     usual_s = sum(known) / len(known) if known else _TRIAL_S
@@ -137,7 +140,7 @@ def _needed_s(tuned: TuneResult) -> float:
 
 
 def _longer(gained: Interval | None) -> float:
-    """Return the factor by which a comparison must be longer, approximately, to prove its gain."""
+    """Return approximately by which factor a comparison must be longer to prove its gain."""
     if gained is None or gained.low <= 0 or gained.value <= _PROVEN:
         return _LONGER
     return min(_MOST_LONGER, max(1.0, (math.log(gained.value / gained.low) / math.log(gained.value / _PROVEN)) ** 2))
@@ -157,7 +160,7 @@ def _may_be_proposed(trial: Trial, allowed: Sequence[Safety]) -> bool:
 
 
 def _expected(trial: Trial) -> float:
-    """Return the geometric centre of the predicted interval, or 1 without a prediction."""
+    """Return the geometric centre of the predicted interval of the gain, or 1 without a prediction."""
     return math.sqrt(trial.predicted.low * trial.predicted.high) if trial.predicted is not None else 1.0
 
 
@@ -177,7 +180,7 @@ def _longer_program(tuned: TuneResult) -> NextStep | None:
 
 
 def _more_budget(tuned: TuneResult, program: str) -> NextStep | None:
-    """Return the command with a larger budget, or None unless the budget ended the search or a comparison."""
+    """Return the command with a larger budget; None if lack of time ended neither the search nor a comparison."""
     most = _most_promising(tuned)
     waiting = without_time(tuned.trials, tuned.allowed)
     if most is None and not waiting and (not tuned.out_of_budget or _allow(tuned, program) is not None):
@@ -196,7 +199,7 @@ def _more_budget(tuned: TuneResult, program: str) -> NextStep | None:
 
 
 def _is_open(trial: Trial, tuned: TuneResult) -> bool:
-    """Return whether the gain of a trial, as measured so far, is large enough to be kept."""
+    """Return whether an undecided trial is worth more time: its gain so far would be kept if it were certain."""
     gained, worth = _gained(trial, tuned), GOALS[tuned.goal].worth
     return gained is not None and gained.value >= worth
 

@@ -1,7 +1,7 @@
 """Corrects predicted gains by the results of earlier trials on this machine.
 
 On the log scale, the findings predicted a gain c_i for trial i of a remedy (the middle of their interval), and the
-trial gained a_i. Let f = log 1.1, a size below which a gain is lost in the noise of a machine, and
+trial gained a_i. Let f = log 1.1, the size below which a gain cannot be told from the noise of a machine, and
 
     a_i = beta c_i + e_i,    e_i ~ N(0, s^2 d_i^2),    d_i^2 = c_i^2 + f^2,    beta ~ N(1, s^2 / k)
 
@@ -85,8 +85,8 @@ def machine_of(context: DiagnosisContext) -> Machine:
 def recorded_trial(trial: Trial, machine: Machine, date: str) -> RecordedTrial | None:
     """Return the entry of a trial for the history file, or None if nothing was measured.
 
-    If the interval of the speed-up has no upper end, the entry gets one as far above the value as the lower end is
-    below.
+    If the interval of the speed-up has no upper end, the entry gets an upper end that is as far above the value (as a
+    factor) as the lower end is below.
     """
     achieved = trial.speedup
     if achieved is not None and 0 < achieved.low <= achieved.value < achieved.high == math.inf:
@@ -132,7 +132,7 @@ def _correct_prediction(candidate: Candidate, seen: Sequence[RecordedTrial], wor
 def corrected_gain(predicted: Gain, seen: Sequence[RecordedTrial], worth: float) -> Gain:
     """Return the expected gain of a remedy: the prediction of the findings, corrected by earlier trials.
 
-    Trials predict that the gain is not worth having only if at least `AGREEING` of them had no such gain.
+    The whole interval is below `worth` only if at least `AGREEING` trials gained less than `worth`.
 
     Args:
         predicted: The prediction of the findings.

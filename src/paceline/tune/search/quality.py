@@ -90,7 +90,7 @@ def compare_loss_curves(
 
 
 def time_to(curve: TimedLosses, target: float) -> float | None:
-    """Return the seconds until the smoothed loss is at most the target, or None if it stays above."""
+    """Return the seconds until the smoothed loss first reaches the target, or None if it stays above the target."""
     smooth = _smoothed(curve.losses)
     below = np.flatnonzero(smooth <= target)
     return float(curve.seconds[below[0] + len(curve.losses) - len(smooth)]) if len(below) else None

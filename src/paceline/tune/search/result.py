@@ -57,7 +57,10 @@ class Trial:
 
     @property
     def as_predicted(self) -> bool | None:
-        """Whether the measured speed-up is in the predicted interval; None if one is missing or nothing is decided."""
+        """Whether the measured speed-up is in the predicted interval.
+
+        None if there is no prediction or no speed-up, or if the measurement is inconclusive.
+        """
         if self.predicted is None or self.speedup is None or is_inconclusive(self.speedup):
             return None
         return self.predicted.low <= self.speedup.value <= self.predicted.high
@@ -104,13 +107,16 @@ class TuneResult:
 
     @property
     def is_per_step(self) -> bool:
-        """Whether the speed-up compares step times. With a larger batch, it compares the times to the same loss."""
+        """Whether the speed-up compares step times.
+
+        False with a larger batch: the speed-up then compares the times to the same loss.
+        """
         kept = {part for trial in self.trials if trial.status == "kept" for part in trial.remedy.split(_JOINED)}
         return "batch.size" not in kept
 
     @property
     def whole_speedup(self) -> Interval | None:
-        """The expected speed-up of a whole run if only its steps become faster, or None if unknown."""
+        """The expected speed-up of a whole run, in which only the steps become faster; None if unknown."""
         one, step = self.whole_run, self.speedup
         if one is None or step is None or not self.is_per_step or not step.value > 0:
             return None

@@ -106,7 +106,10 @@ class TrialRunner:
 
     @property
     def other_cores(self) -> float | None:
-        """Mean number of cores that other programs used during comparisons, or, without comparisons, while watching."""
+        """Mean number of cores that other programs used during comparisons.
+
+        Without comparisons, the mean while the program was watched; None if nothing was measured.
+        """
         found = self._other_cores or self._other_cores_watched
         return float(np.mean(found)) if found else None
 
@@ -118,8 +121,8 @@ class TrialRunner:
     def start(self, recipe: Recipe, environment: Mapping[str, str] | None = None) -> TrialProcess:
         """Start the program under a recipe. The profiler is off unless `environment` switches it on.
 
-        A profiler window has an effect on later memory allocation: a network in bf16 was 1.3 times as fast after a
-        window.
+        Profiling some steps has an effect on later memory allocation: a network in bf16 was 1.3 times as fast
+        afterwards.
         """
         self._started += 1
         variables = {_PROFILE: "0", **(environment or {})}
@@ -164,7 +167,7 @@ class TrialRunner:
             step_s: Seconds of one step of the baseline.
             epoch_steps: Number of steps in an epoch, or None if unknown.
             waits: Whether the program waits for something outside the machine that continues while the program is
-                stopped.
+                paused.
         """
         self.step_s, self._epoch_steps = step_s, epoch_steps
         self._block_s = LONG_S if waits or self._on_gpu else SHORT_S
@@ -179,7 +182,7 @@ class TrialRunner:
         self.scatter, self.compared, self._noise = scatter_of(found), len(found), noise_prior(found)
 
     def _set_copies(self, memory: Sequence[GpuMemory], needs: int = 0, free: float | None = None) -> None:
-        """Set how many copies of the program run side by side, from the GPU and host memory that one copy needs."""
+        """Set how many copies of the program run side by side, given the GPU and host memory that one copy needs."""
         on_host = copies_that_fit(needs, None if free is None else free + needs)
         self._on_gpu, self._at_a_time = bool(memory), min(self._at_a_time, processes_that_fit(memory), on_host)
         self._equivalence.at_a_time = min(2, self._at_a_time)
@@ -218,7 +221,7 @@ class TrialRunner:
     def _run_round(
         self, spec: ComparisonSpec, earlier: Sequence[ComparisonRound], deadline: Deadline
     ) -> ComparisonRound:
-        """Run a round in two processes, or in a new process for each block if two processes cannot run side by side."""
+        """Run a round in two processes, or in a new process for each block if only one process can run at a time."""
         if self._at_a_time > 1:
             try:
                 found = self._run_side_by_side(spec, earlier, deadline)
@@ -234,7 +237,7 @@ class TrialRunner:
         return found
 
     def _must_run_alone(self, error: ProgramFailed) -> bool:
-        """Return whether two copies of the program cannot run side by side, because of memory, a port or a GPU."""
+        """Return whether two copies of the program cannot run at the same time, because of memory, a port or a GPU."""
         full = self._on_gpu and _NO_MEMORY in str(error)
         if not full and self._can_run_twice is None:
             self._can_run_twice = not cannot_run_twice(partial(self.start, BASELINE))
@@ -273,7 +276,7 @@ class TrialRunner:
         return found
 
     def _stopping_rule(self, spec: ComparisonSpec, earlier: Sequence[ComparisonRound]) -> StoppingRule:
-        """Return the rule that ends a round. Pairs of earlier rounds count too."""
+        """Return the rule that ends a round. The rule also counts the pairs of earlier rounds."""
 
         def gained(pairs: Sequence[BlockPair]) -> Interval:
             return self._gain(spec, [*(r.fair for r in earlier), pairs])
@@ -288,7 +291,12 @@ class TrialRunner:
         second: BlockRunner,
         play: Callable[[BlockRunner, BlockRunner], ComparisonRound],
     ) -> ComparisonRound:
-        """Run a round. If the program refuses a setting of the candidate, raise `TrialFailed` after the first steps."""
+        """Run a round.
+
+        Raises:
+            TrialFailed: A setting of the candidate was not applied. If the program refuses it, the error is raised
+                after a few steps.
+        """
         try:
             for process in (first, second):
                 process.run_steps(_TELLING_STEPS, _STEP_TIMEOUT_S)
@@ -301,7 +309,7 @@ class TrialRunner:
         return found
 
     def _gain(self, spec: ComparisonSpec, rounds: Sequence[Sequence[BlockPair]], goal: Goal | None = None) -> Interval:
-        """Return the gain over the pairs of some rounds, as a factor on the quantity of the goal."""
+        """Return the gain over the pairs of some rounds: the factor by which time or memory (the goal) is reduced."""
         goal = goal or self._goal
         credit = spec.progress if goal.aim == "time" else 1.0
         found = [[(v[0] * credit, v[1]) for pair in pairs if (v := goal.values(pair)) is not None] for pairs in rounds]
@@ -309,7 +317,7 @@ class TrialRunner:
 
     @property
     def fewest(self) -> int:
-        """Number of pairs of blocks that a gain needs unless it is certainly large."""
+        """Number of pairs of blocks that a gain needs, unless the gain is certainly large."""
         return fewest_pairs(self._block_s) if self._goal.aim == "time" else 0
 
     def _scatter(self, goal: Goal) -> float:
@@ -356,7 +364,7 @@ def _starts_in_time(process: TrialProcess, ends: float) -> bool:
 
 
 def _cpu_ratio(pairs: Sequence[BlockPair]) -> float | None:
-    """Return the CPU time of the baseline divided by that of the candidate, or None if the candidate used none."""
+    """Return the CPU time of the baseline divided by that of the candidate, or None if the latter is zero."""
     baseline, candidate = sum(p.baseline.cpu_s for p in pairs), sum(p.candidate.cpu_s for p in pairs)
     return baseline / candidate if candidate > 0 else None
 

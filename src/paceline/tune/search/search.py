@@ -70,7 +70,7 @@ _STARTS = 8.0  # assumed time of the first compilation, in program starts: 3 to 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchLimits:
-    """When the search stops, and which changes it may try."""
+    """When the search ends, and which changes it is allowed to try."""
 
     budget_s: float
     trials: int
@@ -154,7 +154,7 @@ class Search:
         return self._search()
 
     def _confirm(self) -> ComparisonResult | None:
-        """Compare all kept changes with the unchanged program, unbiased by their selection. None if not possible."""
+        """Compare all kept changes again with the unchanged program; None if nothing was kept or no time is left."""
         if not self._kept or self._is_over():
             return None
         warmup_steps = max(candidate.warmup_steps or 0 for candidate in self._chosen)
@@ -212,7 +212,7 @@ class Search:
                 self._tried = record_trial(self._tried, self._trial(one, status="skipped", reason=NOT_TRIED))
 
     def _candidates(self) -> Iterator[Candidate]:
-        """Yield the next candidate according to the latest diagnosis."""
+        """Yield candidates one after the other, each chosen by the latest diagnosis."""
         done: set[str] = set()
         while found := (singles := self._untried(done)) or self._undecided_candidates(done):
             done.add(self._recipe_key(found[0]))
@@ -265,12 +265,12 @@ class Search:
         return prepares_s(candidate, self._runner.step_s)
 
     def _proposed(self, now: DiagnosisContext) -> list[Candidate]:
-        """Return the candidates of the remedies, the best first, with predictions corrected by earlier trials."""
+        """Return the candidates of all remedies, the best first, with predictions corrected by earlier trials."""
         found = correct_predictions(candidates(now), self._history.seen, machine_of(now).device, TIME.worth)
         return [_with_start_time(candidate, self._runner.start_s) for candidate in found]
 
     def _larger_batches(self) -> Iterator[Candidate]:
-        """Yield the batch size that is expected to reach the same loss first, once no other candidate is left."""
+        """Yield the batch size that is expected to reach the same loss first, if semantic changes are allowed."""
         if "semantic" not in self._limits.allowed or self._goal.aim != "time" or self._left_s() <= 0:
             return
         assert self._context is not None  # the search sets the context at its start
@@ -281,7 +281,7 @@ class Search:
             yield candidate
 
     def _try(self, candidate: Candidate) -> Trial:
-        """Compare a candidate with the best recipe, and check its equivalence if it wins."""
+        """Compare a candidate with the best recipe, and check its equivalence if its gain is a reason to keep it."""
         begun = time.monotonic()
         self._report(start_message(candidate, earlier_comparison(self._undecided, self.best, candidate.recipe)))
         try:
@@ -310,7 +310,7 @@ class Search:
         return self._checked_trial(candidate, replace(measured, reason=kept_for), begun)
 
     def _earlier_rounds(self, candidate: Candidate) -> Sequence[ComparisonRound]:
-        """Return the earlier rounds of an undecided change and drop it from the list. A new change has no rounds."""
+        """Remove a change from the list of undecided changes and return its earlier rounds; none for a new change."""
         found = earlier_comparison(self._undecided, self.best, candidate.recipe)
         self._undecided = [u for u in self._undecided if u is not found]
         return found.rounds if found is not None else ()
@@ -340,7 +340,7 @@ class Search:
         )
 
     def _left_s(self) -> float:
-        """Return the seconds left for trials. The final comparison has its own part of the budget."""
+        """Return the seconds left for trials, without the time that is reserved for the final comparison."""
         return self._limits.budget_s - self._budget.confirmation_s - (time.monotonic() - self._begun)
 
     def _is_over(self) -> bool:
@@ -348,7 +348,7 @@ class Search:
         return self._left_s() < -self._budget.confirmation_s / 4
 
     def _result(self, before: DiagnosisContext, stopped: str, comparison: ComparisonResult | None) -> TuneResult:
-        """Return the result of the search. Without a final comparison, its gain is the product of the kept gains."""
+        """Return the result of the search. Without a final comparison, the gain is the product of the kept gains."""
         in_turn = (
             multiply_intervals([t.speedup for t in self._kept]),
             multiply_intervals([t.saving for t in self._kept]),
@@ -388,7 +388,7 @@ def _is_worthwhile(candidate: Candidate, goal: Goal) -> bool:
 
 
 def _with_start_time(candidate: Candidate, start_s: float) -> Candidate:
-    """Return the candidate with its start-up time, limited by a multiple of the program's start time in seconds."""
+    """Return the candidate with its start-up time limited to a multiple of `start_s`, the program's start time."""
     return replace(candidate, startup_s=min(candidate.startup_s, _STARTS * start_s))
 
 
@@ -406,7 +406,10 @@ def _spec_of(candidate: Candidate, best: Recipe) -> ComparisonSpec:
 
 
 def _with_result(measured: Trial, checks: Sequence[Check], seconds: float) -> Trial:
-    """Return a trial with its checks, as kept or unsafe. A semantic change is unsafe only if a veto check failed."""
+    """Return a trial with its checks and the status "kept" or "unsafe".
+
+    A failed check makes a change unsafe; a semantic change only if the check has a veto.
+    """
     failed = [check for check in checks if not check.passed]
     against = failed if measured.safety != "semantic" else [check for check in failed if check.vetoes]
     if against:

@@ -1,1 +1,1 @@
-"""Trials: start the user's program under a recipe, step by step, isolated from files and services."""
+"""Trials: run the user's program under a recipe, step by step, isolated from files and services."""

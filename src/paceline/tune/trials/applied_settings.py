@@ -25,7 +25,7 @@ def unapplied_settings(recipe: Recipe, folder: Path) -> Mapping[str, str]:
 
 
 def is_in_force(recipe_file: Path, folder: Path) -> bool:
-    """Return whether a recipe had an effect in a run. Also True if the recipe is empty or cannot be read any more.
+    """Return whether a recipe had an effect in a run; also True if the recipe is empty or can no longer be read.
 
     Args:
         recipe_file: The file of the recipe.
@@ -40,7 +40,10 @@ def is_in_force(recipe_file: Path, folder: Path) -> bool:
 
 
 def refused_settings(recipe: Recipe, folder: Path) -> Mapping[str, str]:
-    """Return the settings that processes refused. During a run, a setting without a record may still be applied."""
+    """Return the settings that were not applied in a run although a process recorded them, with the reasons.
+
+    A setting without a record is left out, because it can still be applied later in the run.
+    """
     return {key: why for key, why in unapplied_settings(recipe, folder).items() if why != NOTHING}
 
 

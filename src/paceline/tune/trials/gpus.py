@@ -1,7 +1,7 @@
 """The GPUs of a trial during a block of steps: clocks, temperature, throttling, and free memory.
 
 The clock of a GPU changes with heat, power and the load of other programs. A pair of blocks under different clocks says
-little about a change. However, a change may itself cause lower clocks, and then the lower clocks are part of its
+little about a change. However, a change can itself cause lower clocks, and then the lower clocks are part of its
 result. So pairs are left out symmetrically: as many pairs in which the candidate had a lower clock as pairs in which
 it had a higher clock, beginning with the largest differences. If clocks differ on one side only, no pair is left out.
 The rule uses clocks only, never times.
@@ -29,7 +29,7 @@ _SM_CLOCK = 1  # NVML_CLOCK_SM in nvmlClockType_t
 
 @dataclass(frozen=True, kw_only=True)
 class GpuMemory:
-    """Memory of one GPU at the end of a block. The driver counts the memory of all processes."""
+    """Free and total memory of one GPU at the end of a block; the memory of all processes on the GPU counts."""
 
     uuid: str
     free_bytes: float
@@ -109,7 +109,8 @@ class GpuSampler:
         """Store the GPUs of the program and their free memory.
 
         Args:
-            said: The message of each rank at the end of a block. Its ``gpus`` is a list of ``[uuid, free, total]``.
+            said: The message of each rank at the end of a block. Its key ``gpus`` is a list of ``[uuid, free, total]``
+                in bytes.
         """
         found = {one[0]: one for each in said for one in each.get("gpus") or ()}
         self.memory = tuple(GpuMemory(uuid=u, free_bytes=free, total_bytes=all_) for u, free, all_ in found.values())
@@ -144,7 +145,7 @@ class GpuSampler:
 
 
 def summarize(gpus: Sequence[Sequence[Mapping[str, Any]]]) -> GpuState:
-    """Return the state of GPUs from their readings. Clocks of idle GPUs are left out, because they are low."""
+    """Return the state of GPUs, from their readings. Clocks of idle GPUs are left out, because they are low."""
     busy = [[r for r in readings if "gpu_idle" not in r["throttle_reasons"]] for readings in gpus]
     clocks = [median([r["sm_clock_mhz"] for r in readings]) for readings in busy if readings]
     every = [reading for readings in gpus for reading in readings]
@@ -171,7 +172,7 @@ def range_over_blocks(states: Sequence[GpuState | None]) -> GpuRange | None:
 
 
 def pairs_with_changed_clocks(pairs: Sequence[tuple[GpuState | None, GpuState | None]]) -> frozenset[int]:
-    """Return the indices of the pairs to leave out, because their two blocks ran under different clocks.
+    """Return the indices of the pairs to leave out because their two blocks ran with different GPU clocks.
 
     Args:
         pairs: For each pair, the states during the block of the baseline and during that of the candidate.

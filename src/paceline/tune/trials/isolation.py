@@ -102,7 +102,7 @@ def isolation_for(folder: Path, cwd: Path, *, allows_network: bool) -> Isolation
     Args:
         folder: The folder of all trials.
         cwd: Working directory of the program.
-        allows_network: Whether trials may use the network.
+        allows_network: Whether trials are allowed to use the network.
     """
     why_not = _why_not_by_kernel(folder, cwd, allows_network)
     return Isolation(
@@ -156,7 +156,7 @@ def _extra_overlay_folders(stack: ExitStack) -> list[Path]:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder with all its contents, including subfolders without permissions, as the kernel leaves them."""
+    """Remove a folder with all its contents, also subfolders without permissions, such as those of an overlay."""
 
     def open_up(remove: Callable[..., Any], path: str, _: Any) -> None:
         with suppress(OSError):

@@ -1,9 +1,9 @@
 """The program under a recipe, in processes that run one block of steps at a time.
 
 A socket controls the steps of the program; the other end is in the user's process. The program makes the given number
-of optimizer steps. Then all its processes, loader workers included, are stopped (SIGSTOP), so that the other program of
-the comparison has the machine to itself. At the end, the program ends at a step boundary, and all processes that it
-started are killed.
+of optimizer steps. Then all its processes, loader workers included, are paused (SIGSTOP), so that the other program of
+the comparison has the machine to itself. At the end of the trial, the program ends at a step boundary, and all
+processes that it started are killed.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _INSTALLED = re.compile(r"^<|/(site|dist)-packages/|/lib/python\d")
 
 
 def _mean_over_ranks(said: Sequence[Mapping[str, Any]], key: str) -> float | None:
-    """Return the mean over ranks of a value in their messages, or None if a rank does not know the value."""
+    """Return the mean of a value over the messages of all ranks, or None if a rank does not know the value."""
     total = sum_of_known([one.get(key) for one in said])
     return None if total is None else total / len(said)
 
@@ -107,7 +107,7 @@ class TrialProcess:
     def _start(
         self, command: Sequence[str], recipe: Recipe, environment: Mapping[str, str], cwd: Path
     ) -> subprocess.Popen[bytes]:
-        """Start the program. The cleanup of everything it needs is on the stack."""
+        """Start the program. Everything that is created for it is removed when the trial's `ExitStack` is closed."""
         folder = self.folder
         self._stack.callback(remove_tree, folder / "scratch")  # the folder may contain gigabytes
         for name in (layout.RANKS_DIR, "workers", "gauges", "scratch"):
@@ -151,7 +151,7 @@ class TrialProcess:
     # -- going forward -------------------------------------------------------------------------------
 
     def begin(self, timeout_s: float = READY_S) -> dict[str, Any]:
-        """Wait until every rank has made one optimizer step, and stop the program. Return the first rank's message.
+        """Wait until every rank has made one optimizer step, and pause the program. Return the first rank's message.
 
         Raises:
             TrialFailed: The program ended or hung before its first step.
@@ -177,7 +177,7 @@ class TrialProcess:
         Args:
             steps: Number of optimizer steps.
             timeout_s: Time limit in seconds.
-            pause: Whether to stop all processes afterwards. Without it, only the ranks wait and loader workers
+            pause: Whether to pause all processes afterwards. Otherwise only the ranks wait, and loader workers
                 continue.
 
         Raises:
@@ -188,7 +188,7 @@ class TrialProcess:
         return self.arrive(timeout_s, pause=pause)
 
     def go(self, steps: int) -> None:
-        """Start the given number of optimizer steps, without waiting. `arrive` waits for their end."""
+        """Tell the program to make the given number of optimizer steps. Do not wait; `arrive` waits for their end."""
         self.gpus.begin()
         self._started_block = steps, cpu_seconds(self._processes()), host_busy_s(), time.monotonic()
         for link in self._connections:
@@ -196,7 +196,10 @@ class TrialProcess:
         self.resume()  # after the messages: workers that continue earlier would fill their queue
 
     def arrive(self, timeout_s: float, *, pause: bool = True) -> StepBlock:
-        """Wait until the program has made the steps that `go` started. Otherwise like `run_steps`."""
+        """Wait until the program has made the steps that `go` started, and return the measured block.
+
+        Arguments and errors are those of `run_steps`.
+        """
         assert self._started_block is not None  # set by `go`
         steps, cpu, busy, begun = self._started_block
         said = self._wait_for_all_ranks(time.monotonic() + timeout_s)
@@ -245,7 +248,7 @@ class TrialProcess:
             time.sleep(0.05)
 
     def pause(self) -> None:
-        """Stop all processes of the program, and the processes that they start in the meantime."""
+        """Pause all processes of the program, also processes that are started in the meantime."""
         stopped: set[int] = set()
         for _ in range(_LISTINGS):
             new = set(self._processes()) - stopped
@@ -256,13 +259,13 @@ class TrialProcess:
         self._stopped, self._stopped_processes = True, [known for pid in stopped for known in _open_process(pid)]
 
     def resume(self) -> None:
-        """Continue the stopped processes."""
+        """Let the paused processes continue."""
         if self._stopped:
             self._signal_stopped(signal.SIGCONT)
             self._stopped = False
 
     def close(self) -> None:
-        """Kill all processes of the program that are left, and free the resources of the trial."""
+        """Kill all remaining processes of the program, and free the resources of the trial."""
         with signals_deferred():
             deadline = time.monotonic() + _KILLED_S
             shared: set[str] = set()
@@ -293,7 +296,7 @@ class TrialProcess:
                 process.send_signal(number)
 
     def _wait_for_all_ranks(self, deadline: float) -> list[dict[str, Any]]:
-        """Wait until every rank has stopped, and return the messages of the ranks."""
+        """Wait until every rank has made its steps, and return the messages of the ranks."""
         said = [self._receive_message(link, deadline) for link in self._connections]
         self.gpus.heard(said)
         return said
@@ -324,7 +327,7 @@ class TrialProcess:
         return ProgramFailed(f"the program {_exit_text(code)}{self._exhausted_resources()}{last_error(self.folder)}")
 
     def _exhausted_resources(self) -> str:
-        """Return the resource that ran out, as text; empty if none is known."""
+        """Return text for an error message if memory or disk space ran out, else an empty text."""
         memory = (
             ", and the operating system killed a process because memory was full"
             if oom_kills() != self._oom_kills
@@ -380,7 +383,9 @@ class RankConnection:
 
 
 def last_error(folder: Path) -> str:
-    """Return ``: `` and the last error in the output of a program, or its last line; empty if the output is empty.
+    """Return ``: `` and the last error in the output of a program; empty if the output is empty.
+
+    Without an error, the last line of the output is used.
 
     Args:
         folder: The folder of the trial.
@@ -397,7 +402,7 @@ def last_error(folder: Path) -> str:
 
 
 def _source_line(before: Sequence[str]) -> str:
-    """Return the last line of a traceback outside installed packages, as `` (train.py:47)``, or an empty string."""
+    """Return the last source line of a traceback outside installed packages, as `` (train.py:47)``; empty if none."""
     frames = [found for line in before if (found := _FRAME.search(line)) is not None]
     own = [frame for frame in frames if not _INSTALLED.search(frame[1])]
     return f" ({Path(own[-1][1]).name}:{own[-1][2]})" if own else ""

@@ -1,4 +1,4 @@
-"""The processes of a trial, their CPU time and memory, and signals deferred while a trial starts or ends."""
+"""The processes of a trial: their ids, CPU time and memory, and the handling of signals that end a trial."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The device of a training process: its clock, its events and its readings."""
+"""The device (CPU or GPU) of a training process: its clock, its timing events and its readings."""

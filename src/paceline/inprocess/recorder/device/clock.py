@@ -1,6 +1,6 @@
 """The device clock: the times at which the device reaches the program's events, from device events that are read later.
 
-A device works through its queue behind the host. A device event recorded together with a program event gives the time
+A device runs its queued work later than the host. A device event recorded together with a program event gives the time
 at which the device has finished all earlier work. The program events, with these device times, go through a second
 state machine, whose slots give the time that the *device* spent on each phase of a step:
 
@@ -35,7 +35,7 @@ _MOST_LAGS = 2000
 
 
 class EventSource(Protocol):
-    """A device's events. The training thread calls `record`, the recorder the others; none may block."""
+    """The timing events of a device. The training thread calls `record`, the recorder the rest. No call may block."""
 
     def ready(self) -> bool:
         """Return whether an event can be recorded now."""
@@ -44,7 +44,7 @@ class EventSource(Protocol):
         """Use the device with this number from now on."""
 
     def record(self, *, working: bool = True) -> Any:
-        """Record an event on the computing stream and return it. `working` says that it is the current stream."""
+        """Record an event on the computing stream and return it. `working`: whether this stream is current."""
 
     def query(self, event: Any) -> bool:
         """Return whether the device has passed the event."""
@@ -63,7 +63,7 @@ class Timed(tuple[Any, ...]):
 
 
 class Stamper:
-    """Appends program events in the training thread, and records device events in some windows of steps.
+    """Appends program events in the training thread, and records device events during some windows of steps.
 
     Windows are spaced so that the cost stays small.
     """
@@ -95,7 +95,7 @@ class Stamper:
             self._sampling = False
 
     def _begin_step(self, code: int) -> int:
-        """Count a step and open a window if one is due. Return the position of the step in the period."""
+        """Count a step; start timing if a window of timed steps begins. Return the steps since the window began."""
         self._by_optimizer |= code == OPTIMIZER + 1
         place = self.ends % self.period
         self.ends += 1
@@ -104,7 +104,7 @@ class Stamper:
         return place
 
     def _timed(self, moment: Moment) -> Moment:
-        """Return the program event with a device event, or without one if the device is not ready or is far behind."""
+        """Return the program event with a device event, or unchanged if the device is not ready or is far behind."""
         begun = perf_counter_ns()
         try:
             if self.recorded - self.resolved > _MOST_OUTSTANDING or not self._source.ready():
@@ -119,13 +119,13 @@ class Stamper:
         return timed
 
     def stop(self, error: Exception) -> None:
-        """Stop recording device events."""
+        """Stop recording device events because of an error."""
         self._sampling = False
         self.off = self.off or f"{type(error).__name__}: {error}"
 
     @property
     def cost_s(self) -> float | None:
-        """Mean cost of recording one device event, in seconds; None before the first."""
+        """Mean cost of recording one device event, in seconds; None before the first event."""
         return self.spent_ns / self.recorded / 1e9 if self.recorded else None
 
     def tune(self, step_ns: float) -> None:
@@ -137,7 +137,10 @@ class Stamper:
 
 
 class DeviceClock:
-    """Replays the program events with device times. `rows` gets one entry per step: its slots in ns, or None."""
+    """Runs a second state machine on the program events, with the times at which the device reached them.
+
+    `rows` gets an entry for each step: the ns of each phase of the step, or None if an event had no device time.
+    """
 
     def __init__(self, source: EventSource, stamper: Stamper) -> None:
         self._source = source
@@ -156,11 +159,11 @@ class DeviceClock:
         self.rows: deque[tuple[int, ...] | None] = deque()
 
     def take(self, moment: Moment) -> None:
-        """Append a program event that the host's state machine has processed."""
+        """Store a program event that the host's state machine has processed."""
         self._waiting.append(moment)
 
     def poll(self) -> None:
-        """Process all program events that the device has reached."""
+        """Give the program events to the state machine, in order, up to the first that the device has not passed."""
         while self._waiting:
             event = getattr(self._waiting[0], "event", None)
             if event is not None and self._stamper.off is None and not self._passed(event):
@@ -189,7 +192,7 @@ class DeviceClock:
             self._note_lag(moment)
 
     def _come_to(self, moment: Moment, event: Any) -> bool:
-        """Advance to the time of a device event; return whether its distance from the previous event is known."""
+        """Advance the clock to the time of a device event; return False if the time since the last event is unknown."""
         last, self._last = self._last, event
         self._stamper.resolved += 1
         if last is None:
@@ -225,7 +228,7 @@ class DeviceClock:
             self._lags[name].append(behind)
 
     def lags_s(self) -> dict[str, float]:
-        """Return by how many seconds the device ends each phase later than the host, as the median for each phase.
+        """Return, for each phase, the median number of seconds by which the device ends the phase later than the host.
 
         Device times are known only up to a constant, so the smallest delay seen is subtracted.
         """
@@ -234,5 +237,5 @@ class DeviceClock:
 
     @property
     def lag_count(self) -> int:
-        """Return the number of measured delays of the phase with most measurements."""
+        """Return the number of measured delays of the phase that has most of them."""
         return max(len(lags) for lags in self._lags.values())

@@ -1,11 +1,11 @@
 """CUDA timing events on the computing stream, and asynchronous copies of losses to the host.
 
-A program event belongs to the computing stream, even while another stream is current, as in a prefetcher that copies.
-The time between events of two streams cannot be measured.
+A program event is timed on the computing stream, even while another stream is current, such as in a prefetcher. The
+time between events of two streams cannot be measured.
 
 This code never waits for the device: it records an event, queries whether the device has passed it, and reuses it.
-While a CUDA graph is captured, a query in any thread would invalidate the capture, so captures are announced. This file
-was written without a GPU.
+While a CUDA graph is captured, a query in any thread would invalidate the capture. `patch_capture` therefore tells
+`CudaEvents` when a capture starts and ends. This file was written without a GPU.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CudaEvents:
         return not self._capturing and self._initialized()
 
     def use(self, index: int) -> None:
-        """Record events from now on on the device with this number, because a loss lies on it."""
+        """Record later events on the device with this number, because it has a loss."""
         self.named = True
         if index != self.index:
             self._pool.clear()
@@ -65,7 +65,7 @@ class CudaEvents:
         return self._put(stream)
 
     def record_beside(self) -> Any:
-        """Record an event on the current stream, whether it computes or not, and return it."""
+        """Record an event on the current stream, even if it is not the computing stream, and return the event."""
         return self._put(self._current())
 
     def beside(self) -> int | None:
@@ -118,7 +118,7 @@ class CudaEvents:
 
 
 def _lasts(stream: Any) -> bool:
-    """Return whether a stream is torch's own or the default stream; other libraries may destroy theirs at any time."""
+    """Return whether a stream is torch's own or the default stream. Other libraries can destroy their streams."""
     number = getattr(stream, "stream_id", 0)
     return number == 0 or bool(number & 1)  # packed by c10/cuda/CUDAStream.cpp: an external handle is an even address
 
@@ -156,18 +156,18 @@ class PendingLoss:
         self._value: float | None = None
 
     def arrived(self) -> bool:
-        """Return whether the value has arrived or is lost. The call never waits."""
+        """Return whether the value has arrived or will never arrive. The call does not wait."""
         if not self._done:
             self._done, self._value = self._losses.look(self._number, self._event)
         return self._done
 
     def value(self) -> float | None:
-        """Return the value, or None if it was lost."""
+        """Return the loss; None before it has arrived, or if its value was overwritten."""
         return self._value
 
 
 class Losses:
-    """Copies losses into slots of pinned memory, in turn. The device fills a slot when it reaches the copy."""
+    """Copies losses into slots of pinned memory, in turn. The device writes to a slot when it reaches the copy."""
 
     def __init__(self, events: EventSource, make_slots: Callable[[int], Any]) -> None:
         """Store the arguments.
@@ -204,7 +204,7 @@ class Losses:
         return PendingLoss(self, number, self._events.record())
 
     def look(self, number: int, event: Any) -> tuple[bool, float | None]:
-        """Return whether a copy has arrived or is lost, and its value. A copy whose slot was reused is lost."""
+        """Return whether a copy is no longer awaited, and its value; None as value if the slot was reused meanwhile."""
         try:
             if not self._events.query(event):
                 return False, None

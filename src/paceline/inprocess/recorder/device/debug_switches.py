@@ -1,6 +1,6 @@
 """Debug settings of torch and CUDA that slow training down and were on in this process.
 
-Anomaly detection is often on for only a part of a step, so a setting that was seen on once counts.
+Anomaly detection is often on for only a part of a step, so a setting counts if it was on at one check.
 """
 
 from __future__ import annotations

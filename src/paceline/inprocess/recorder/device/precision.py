@@ -31,7 +31,7 @@ def describe(torch: Any, device: str = "cuda") -> dict[str, Any]:
 
 
 def _tf32(new: Any, old: Any = None) -> bool | None:
-    """Read the TF32 setting of torch 2.9 and later, or else the older one; torch may refuse to mix the two."""
+    """Read the TF32 setting of torch 2.9 and later, or else the older setting; torch can refuse to use both."""
     try:
         return bool(new.fp32_precision == "tf32")
     except (AttributeError, RuntimeError):

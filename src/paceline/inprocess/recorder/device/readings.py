@@ -18,7 +18,7 @@ _FRESH_S = 0.015
 
 
 class CpuDevice:
-    """Readings if the CPU is the device; it has no device memory."""
+    """Readings of a process that trains on the CPU, which has no device memory."""
 
     kind = "cpu"
 
@@ -30,7 +30,7 @@ class CpuDevice:
         """Return None: the times of the host are those of the device."""
 
     def allocated_bytes(self) -> float:
-        """Return the allocated bytes."""
+        """Return NaN: a CPU has no device memory."""
         return _NAN
 
     def memory(self) -> tuple[float, float, float, float]:
@@ -63,7 +63,7 @@ class CudaDevice:
         return self._used
 
     def _device_index(self) -> int | None:
-        """Return the index of the device that events are on, or that holds tensors; None while neither is known."""
+        """Return the index of the device with the timing events or, before them, with tensors; None if unknown."""
         return self._tensors_on if self.events.index is None else self.events.index
 
     def _find_tensors(self) -> None:

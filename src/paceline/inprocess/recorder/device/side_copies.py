@@ -18,7 +18,7 @@ _MOST_STREAMS = 64  # torch's pool has 32 per device and priority
 
 
 class OverlappedCopies:
-    """Counts and times overlapped copies. The training thread calls all methods except `poll` and `as_json`."""
+    """Counts and times copies on side streams. The training thread calls all methods except `poll` and `as_json`."""
 
     def __init__(self, events: CudaEvents) -> None:
         self._events = events

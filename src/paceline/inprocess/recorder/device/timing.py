@@ -1,4 +1,4 @@
-"""Device timing: one object that connects its parts to the recorder. A CPU has none.
+"""Device timing: one object that connects the parts of device timing to the recorder. A CPU has no device timing.
 
 The path of a program event and of a loss:
 
@@ -46,14 +46,14 @@ class Timing:
         self.take = self._clock.take
 
     def hold(self, written: Written) -> None:
-        """Take a row that the host's state machine has finished."""
+        """Store a row that the host's state machine has finished, until the device times of the step are known."""
         wall_ns = written.row.wall_ns
         self._usual_ns = wall_ns if not self._usual_ns else self._usual_ns + 0.1 * (wall_ns - self._usual_ns)
         self.rows += self._installed
         self._held.hold(written, time.monotonic())
 
     def turn(self) -> None:
-        """Install the hooks once the device is in use, process its progress, and write the rows that are ready."""
+        """Install the hooks once the device is in use, match rows with its times, and write the rows that are ready."""
         if not self._installed and self._source.ready() and not hooks.faulted():
             self._install()
         self._follow()
@@ -87,7 +87,7 @@ class Timing:
 
     @property
     def waiting(self) -> int:
-        """Number of CUDA events that the device has not passed as far as is known."""
+        """Number of recorded CUDA events that the device is not yet known to have passed."""
         return self._stamper.recorded - self._stamper.resolved
 
     @property

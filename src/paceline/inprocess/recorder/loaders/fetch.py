@@ -31,7 +31,7 @@ Taken = tuple[int, int | None] | None  # ns on a CPU, ns ready without a CPU (No
 
 
 class _ThreadClock:
-    """The kernel's times of the calling thread, read at creation."""
+    """The CPU time and the waiting time of the calling thread, measured from the creation of this object."""
 
     __slots__ = ("_cpu", "_runnable")
 
@@ -41,7 +41,7 @@ class _ThreadClock:
         self._cpu = thread_time_ns()
 
     def taken(self) -> tuple[int, int | None]:
-        """Return the nanoseconds since creation that the thread ran on a CPU, and those that it waited for one.
+        """Return how many ns since creation the thread ran on a CPU, and how many it was ready but waited for a CPU.
 
         The second number is None if the kernel does not report it.
         """
@@ -90,7 +90,7 @@ class Meter:
         self.histogram = [0] * (len(_BOUNDS_NS) + 1)
 
     def settle(self) -> None:
-        """Add the batches that were noted since the last call to the counters."""
+        """Update the counters with the batches that were noted since the last call."""
         while self.noted:
             self._count(*self.noted.popleft())
 
@@ -170,7 +170,7 @@ def _preparing(get_worker_info: Any, in_worker: Any) -> Callable[[Any], Meter]:
 def _loader_of_this_thread() -> int:
     """Return the number of the loader from which this thread fetches.
 
-    A thread that does not iterate a loader itself produces batches for the training thread.
+    For a thread that does not iterate a loader itself, this is the loader of the training thread.
     """
     return in_threads.get(get_ident(), gate.loader)
 

@@ -34,7 +34,7 @@ epochs: list[tuple[int, int, int]] = []  # (time ns, loader number, base seed of
 
 
 def patch(torch: Any) -> None:
-    """Hook torch's DataLoader."""
+    """Hook torch's DataLoader to time the wait for batches."""
     from torch.utils.data import dataloader
 
     patch_classes(torch, dataloader.DataLoader, dataloader._BaseDataLoaderIter)
@@ -58,7 +58,7 @@ def number_of(loader: Any) -> int:
 
 
 def told() -> list[dict[str, Any]]:
-    """Return the descriptions of all loaders; Paceline's own loaders add the times of their stages."""
+    """Return the descriptions of all loaders; those of Paceline's own loaders include the times of their stages."""
     for number, reference in list(_telling.items()):
         loader = reference()
         if loader is not None:
@@ -135,7 +135,7 @@ def _patch_next(torch: Any, iterator_class: Any) -> None:
 
 
 def _wrapped(original: Any, end: Any) -> Any:
-    """Return a wrapper, for torch without source files and for subclasses with their own ``__next__``."""
+    """Return `original` with hooks around it, for torch without source and for subclasses with their ``__next__``."""
 
     def outermost(args: Any, kwargs: Any) -> Begun | None:
         return None if gate.nested else _begin(args[0])

@@ -1,6 +1,6 @@
 """Detect whether loading samples draws random numbers: compare the global generators before and after some batches.
 
-If it does, another number of workers draws other random numbers, so training changes.
+If it draws random numbers, another number of workers draws other numbers, so training changes.
 """
 
 from __future__ import annotations

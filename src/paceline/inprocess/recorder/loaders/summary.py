@@ -19,9 +19,9 @@ Entry = dict[str, Any]
 
 
 def bounded(entries: Iterable[Entry]) -> list[Entry]:
-    """Return at most some dozens of entries. Further entries are added to similar ones, or left out.
+    """Return at most some dozens of entries. Further entries are merged into similar entries, or left out.
 
-    The number of an entry is its position in the list, so the first entries keep their positions.
+    A loader's number is the position of its entry in the list, so the first entries keep their positions.
     """
     kept: list[Entry] = []
     first: dict[tuple[Any, ...], Entry] = {}

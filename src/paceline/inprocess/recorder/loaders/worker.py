@@ -38,7 +38,7 @@ class Ticker:
         self._interval_s = 0.1
 
     def start(self) -> None:
-        """Write the identity and start the thread. If the folder hangs, recording stops."""
+        """Write the worker's identity and start the thread. If access to the folder hangs, recording stops."""
         if run_bounded(self._identify):
             _thread.start_new_thread(self._loop, ())
             return
@@ -68,7 +68,7 @@ class Ticker:
             hooks.fault(error, "worker recorder")
 
     def write(self) -> None:
-        """Append the current counters."""
+        """Append the current counters to the worker's file."""
         on_cpu, runnable = process.thread_times_s(self._main) or (None, None)
         feeders = [process.thread_times_s(t) for t in _feeders()]
         self._file.write_json(
@@ -89,7 +89,7 @@ class Ticker:
         )
 
     def last(self) -> None:
-        """Append the final counters when the worker ends. If the folder hangs, the call gives up after a timeout."""
+        """Append the final counters when the worker ends. If the write hangs, the call returns after a timeout."""
         if self._hangs:
             return
         try:
@@ -104,7 +104,7 @@ def _feeders() -> list[int]:
 
 
 def _producing(sampler: Sampler) -> list[dict[str, Any]]:
-    """Return the hot functions of batch creation, most samples first."""
+    """Return the functions with the most stack samples during batch creation, most samples first."""
     merged: Counter[tuple[str, str]] = Counter()
     for entry in sampler.as_json():
         merged[entry["function"], entry["file"]] += entry["count"]

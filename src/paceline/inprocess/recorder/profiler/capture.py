@@ -1,9 +1,9 @@
 """A capture of selected steps with torch's profiler, for ``paceline trace``.
 
-``paceline run --profile 10:13`` captures steps 10 to 13 in every training process, counted from 0. Steps are marked as
-torch's profiler marks them. The profiler starts one step earlier in its warm-up state, because the first step after the
-start of CUPTI is slower than others; before step 0 there is no warm-up step. The training thread starts and ends the
-capture, and the recorder's thread writes it. If the program uses the profiler itself, the capture is ended.
+``paceline run --profile 10:13`` captures steps 10 to 13 in every training process, counted from 0. Steps are marked in
+the trace as with torch's profiler. The profiler starts one step earlier in its warm-up state, because the first step
+after the start of CUPTI is slower than others; before step 0 there is no warm-up step. The training thread starts and
+ends the capture, and the recorder's thread writes it. If the program uses the profiler itself, the capture ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from paceline.inprocess.recorder.probe_state import gate
 
 
 class Capture:
-    """The capture of this process, with the same interface as `OperatorWindow`."""
+    """The capture of selected steps in this process, with the same interface as `OperatorWindow`."""
 
     kind = "capture"  # kind of the note with the result
     taken = True  # steps need not be offered
@@ -51,12 +51,12 @@ class Capture:
         return False
 
     def at_start(self) -> None:
-        """Start the capture if it begins with step 0 or 1. Called by the training thread at its first event."""
+        """Start the profiler if the capture begins with step 0 or 1. Called at the training thread's first event."""
         if self._first <= 1:
             self._guarded(self._begin)
 
     def at_step_end(self, optimizer: int = 0) -> None:
-        """Count a step, and start or end the capture if it is time. Called by the training thread."""
+        """Count a step, and start or end the capture if this step requires it. Called by the training thread."""
         self._which = optimizer if self._which is None else self._which
         if optimizer != self._which:
             return  # another optimizer in the same step
@@ -67,7 +67,7 @@ class Capture:
             self._guarded(self._begin)
 
     def _guarded(self, act: Any) -> None:
-        """Catch any exception: recording continues without a capture."""
+        """Call `act`. If it raises, store the reason and record no capture; other recording continues."""
         try:
             act()
         except Exception as error:
@@ -99,7 +99,7 @@ class Capture:
         self._acting(self._profiler.step)
 
     def _acting(self, act: Callable[[], Any]) -> None:
-        """Run an action of the capture's profiler without ending the capture as for the program's profiler."""
+        """Run an action on the capture's own profiler. Unlike the program's profiler, it must not end the capture."""
         self._ours = True
         try:
             with _silent_kineto():
@@ -148,7 +148,7 @@ class Capture:
 
 @contextmanager
 def _silent_kineto() -> Iterator[None]:
-    """Suppress Kineto's messages at start and end. Kineto reads the variable once; children must not inherit it."""
+    """Suppress Kineto's messages by an environment variable, only during the block: children must not inherit it."""
     name = "KINETO_LOG_LEVEL"
     if name in os.environ:
         yield

@@ -39,7 +39,7 @@ class StepFlops:
         self.uncounted: set[str] = set()
 
     def take(self, name: str, shapes: Sequence[Any], told: int = 0) -> None:
-        """Count one operator by its input shapes. ``told`` is the FLOP count of the profiler."""
+        """Count one operator by its input shapes. ``told`` is the profiler's own count of the operator's FLOPs."""
         if name.startswith((*_OPAQUE, *_COMPILED)):
             self.uncounted.add("compiled code" if name.startswith(_COMPILED) else name)
         elif name in _PRODUCTS:

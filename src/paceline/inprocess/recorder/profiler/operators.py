@@ -25,10 +25,10 @@ def summarise(events: Iterable[Iterable[Any]], most: int = 60) -> list[dict[str,
     """Return the operators with the largest self time: name, count, self time in seconds.
 
     ``device_self_s`` starts when the device has finished the work queued before the operator, and ends when it has
-    finished the operator's own work. It includes the device's idle time in between.
+    finished the operator's own work. It includes idle time of the device in between.
 
     Args:
-        events: Per thread, the profiler's events in order: ``push`` and ``pop`` of ranges.
+        events: For each thread, the profiler's events in order: ``push`` and ``pop`` of ranges.
         most: The largest number of operators to return.
     """
     own: dict[str, _Own] = defaultdict(_Own)

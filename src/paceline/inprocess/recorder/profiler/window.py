@@ -3,8 +3,8 @@
 The window runs on the training thread and uses the legacy profiler state, which starts in 0.1 ms, prints nothing and
 writes no file. With a device, the window is one step, with shapes (for FLOPs) and a pair of events around every
 operator; the events are read after the device has passed all of them. If the program starts its own profiler, the
-window ends first. A window that is open too long or uses too much memory is closed and discarded (`window_limits`), and
-repeated.
+window ends first. A window that is open too long or uses too much memory is closed and discarded (`window_limits`);
+another window replaces it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class OperatorWindow:
         gate.window = self.at_step_end
 
     def again(self) -> bool:
-        """Allow another window. Return False if a window is due, open or not yet read."""
+        """Allow another window. Return False if a window is requested, is open, or was not read yet."""
         if not self.taken or self._left > 0 or self.result is not None:
             return False
         self._tries = 0
@@ -88,7 +88,7 @@ class OperatorWindow:
         """Do nothing: the first steps are not representative."""
 
     def at_step_end(self, optimizer: int = 0) -> None:
-        """Start the window at the first step end, then count steps to its end. Called by the training thread."""
+        """Start the window at the first step end; count the later steps, and end the window after the last one."""
         try:
             if self.begun_ns is None:
                 self._begin()
@@ -167,7 +167,7 @@ class OperatorWindow:
         self.ended_ns = perf_counter_ns()
 
     def take(self) -> dict[str, Any] | None:
-        """Return the result of the window once; None until the window has ended and the device has passed its end."""
+        """Return the result of the window once; None until the window has ended, also on the device."""
         if self._failed is None and self.result is None:
             return None
         try:
@@ -183,7 +183,7 @@ class OperatorWindow:
             return {"failed": f"{type(error).__name__}: {error}"}
 
     def _try_again(self) -> None:
-        """Allow another offer of steps after a window that was closed early."""
+        """Allow another window after one that was closed because of a limit, until the tries are used up."""
         if self._over is not None and self._tries < _MOST_TRIES - 1:
             self._tries += 1
             self._forget()
@@ -206,7 +206,7 @@ class OperatorWindow:
 
 
 def _enable(state: str, *, shapes: bool) -> None:
-    """Start the profiler. ``CUDA`` adds events around every operator; a torch without CUDA would warn at each."""
+    """Start the profiler. State ``CUDA`` adds events around every operator; torch without CUDA would warn."""
     from torch._C._autograd import _enable_profiler_legacy
     from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 

@@ -1,7 +1,8 @@
 """Detect functions that compute with arrays of another library than torch.
 
 An environment of reinforcement learning, or an assignment of targets, often computes with NumPy. NumPy releases the GIL
-as torch does, so the state of the thread does not distinguish them. The global names that a function loads do.
+as torch does, so the state of the thread does not distinguish the two. The global names that a function loads show the
+library.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _modules: dict[str, Mapping[str, Any]] = {}
 
 
 def works_on_other_arrays(code: CodeType) -> bool | None:
-    """Return True if a function uses or is part of an array library without torch, False for torch, else None."""
+    """Return True if a function uses or belongs to an array library but not to torch, False for torch, else None."""
     if code not in _uses:
         _uses[code] = _library_of(code)
     library = _uses[code]

@@ -1,8 +1,8 @@
 """Find the lines that compute, update parameters or read data, in training loops without modules and optimizers.
 
 A *parameter* is a name whose ``.grad`` the function reads, or a collection of such names that a loop iterates over.
-Values computed from a parameter count as parameters too. A line that uses ``.grad`` is an update. A producing line that
-uses no parameter reads data.
+Values computed from a parameter count as parameters too. A line that uses ``.grad`` is an update. A line that makes
+values for the backward pass and uses no parameter reads data.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def updating_lines(source: str, first_line: int) -> frozenset[int]:
 
 
 def parameter_free_lines(source: str, first_line: int, lines: frozenset[int]) -> frozenset[int]:
-    """Return the producing lines that use no parameter: these lines make the data. Empty if there are no parameters.
+    """Return those of the given lines that use no parameter: these lines make the data. Empty without parameters.
 
     Args:
         source: The text of the whole file.
         first_line: ``co_firstlineno`` of the function; `slicing.MODULE` for a module.
-        lines: The producing lines.
+        lines: The lines that make the values used in a backward pass (`slicing.producing_lines`).
     """
     statements = statements_of(source, first_line)
     tainted = _parameters(statements) | (_optimized(source) if statements else set())

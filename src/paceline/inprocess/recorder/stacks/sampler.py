@@ -1,14 +1,14 @@
 """Stack sampler of one thread: it finds the user's functions in which time is spent.
 
-Each sample is counted under the thread's slot and its *side*: ``input`` if the line makes the input of the next
-forward, ``loss`` if it makes the loss of the next backward, ``update`` if it updates parameters by hand, ``optimizer``
-in a method of the program's own optimizer class, ``save`` in a function that saves checkpoints, ``host`` for other
-code, ``unknown`` without source.
+Each sample is counted under a slot (the phase of the step that the thread is in) and a *side*: ``input`` if the line
+makes the input of the next forward, ``loss`` if it makes the loss of the next backward, ``update`` if it updates
+parameters by hand, ``optimizer`` in a method of the program's own optimizer class, ``save`` in a function that saves
+checkpoints, ``host`` for other code, ``unknown`` without source.
 
 Between forwards, functions called by the training loop may compute with tensors, or may be the program's own code, such
 as an environment. A function that uses NumPy or a similar library and not torch is ``host``. For other functions, the
-thread state decides: tensor operations release the GIL, so the thread runs while the sampler looks at it; Python code
-waits for the GIL meanwhile. A function that is rarely seen running is ``host``.
+thread state decides: tensor operations release the GIL, so the thread runs while the sampler looks at it; a thread that
+executes Python code waits for the GIL meanwhile. A function in which the thread rarely runs is ``host``.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def source_file(code: CodeType) -> str:
 
 
 class Slices:
-    """The producing lines of all functions on the recorded stacks of forwards and backwards."""
+    """The lines that make the inputs of forwards and the losses of backwards, in functions on recorded stacks."""
 
     def __init__(self) -> None:
         self.updating: set[CodeType] = set()  # code that only updates parameters
@@ -81,7 +81,7 @@ class Slices:
         self._done: dict[CodeType, set[tuple[int, str]]] = {}
 
     def learn(self, side: str, frames: Frames) -> None:
-        """Process the stack of a forward (``input``) or backward (``loss``), innermost frame first."""
+        """Add the lines that make the input of a forward or the loss of a backward, from the stack of this pass."""
         for code, line in frames:
             if kind_of(code.co_filename) in ("python", "ours", "torch"):
                 continue
@@ -110,7 +110,10 @@ class Slices:
                 self._savers.add(code)
 
     def feeds_itself(self, frames: Frames) -> bool:
-        """Return whether the program computes the next input of a forward from its output, as with an environment."""
+        """Return whether the program computes the next input of a forward from its output.
+
+        This is so in reinforcement learning, where an environment turns actions into the next observations.
+        """
         for code, line in frames:
             if kind_of(code.co_filename) in ("user", "library") and (lines := linecache.getlines(code.co_filename)):
                 first = MODULE if code.co_name == "<module>" else code.co_firstlineno
@@ -119,7 +122,7 @@ class Slices:
         return False
 
     def called(self, frames: Frames) -> Frames:
-        """Return the frames below the innermost function that leads to a forward; empty if torch code is among them."""
+        """Return the frames that the innermost function leading to a forward has called; empty if one is torch code."""
         for depth, (code, _) in enumerate(frames):
             if code in self._calls:
                 return frames[:depth]
@@ -151,7 +154,7 @@ class Slices:
 
 
 class Sampler:
-    """Counts samples of one thread's stack by slot, side and user function."""
+    """Counts samples of one thread's stack by phase of the step (slot), kind of work (side) and user function."""
 
     def __init__(self) -> None:
         self.slices = Slices()
@@ -177,7 +180,7 @@ class Sampler:
                 return
 
     def count(self, frames: Frames, slot: str, running: bool | None = None) -> None:
-        """Count one stack, innermost frame first, if it is not empty. `running`: whether the thread was running."""
+        """Count one stack, innermost frame first, if it is not empty. `running`: whether the thread ran."""
         if not frames:
             return
         side = self.slices.side_of(frames, slot) if slot in ("gap", "mid", "other") else ""
@@ -242,8 +245,8 @@ def _walk(frame: FrameType | None) -> Frames:
 def _chain(frame: FrameType | None) -> Frames:
     """Return a thread's stack, innermost frame first.
 
-    The loop makes no calls: the thread runs on as soon as this one pauses, and following a frame that has ended is
-    unsafe (with torch.compile, an object that was not a frame was once found).
+    The loop makes no calls: the sampled thread continues as soon as this thread pauses, and following a frame that has
+    ended is unsafe (with torch.compile, an object that was not a frame was once found).
     """
     found: Frames = []
     while frame is not None and len(found) < _DEEP:

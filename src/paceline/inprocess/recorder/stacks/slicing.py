@@ -2,8 +2,8 @@
 
 Time between the end of a step and the next forward counts as data wait only if the program is *making the input of that
 forward*; otherwise it is other work (logging, metrics). The slice contains the lines that assign, directly or through
-other names, the values that the calling line passes on. It is flow-insensitive: if a name is assigned twice, both lines
-are in the slice.
+other names, the values that the calling line passes on. It is flow-insensitive: if a name is assigned on two lines,
+both lines are in the slice.
 
 A statement like ``rows.append(x)`` changes ``rows``, so it belongs to the slice of ``rows``. But ``trainer.log()``
 makes no value that ``trainer.update(batch)`` uses: only the arguments of the sliced call count, and methods with a
@@ -138,7 +138,7 @@ def _described(statement: ast.stmt, call_line: int) -> Statement:
 
 
 def _arguments_of_leading_call(expressions: list[ast.expr]) -> set[str]:
-    """Return the names in the arguments of ``a.b(…)`` in ``a.b(…).c()``; empty if it has none."""
+    """Return the names in the arguments of ``a.b(…)`` if an expression is like ``a.b(…).c()``; otherwise empty."""
     found: set[str] = set()
     for node in expressions:
         call: ast.Call | None = None

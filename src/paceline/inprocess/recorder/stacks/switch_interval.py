@@ -1,9 +1,10 @@
 """The switch-interval guard: a shorter switch interval lets a sampler run while the program computes in Python.
 
 A thread that wakes up waits for the GIL until its holder calls into C, or for the switch interval of 5 ms. A sampler
-would therefore see the program only inside C calls, and would never see functions that compute in Python for a shorter
-time. While a sampler waits, the interval is 1 ms, or 10 µs if the program has one thread. The shorter interval affects
-only threads that wait for the GIL at the same time. After enough samples, it is used in only one of ten waits.
+would therefore see the program only inside C calls, and would never see functions that compute in Python for less than
+5 ms. While a sampler waits, the interval is 1 ms, or 10 µs if the program has one thread. The shorter interval affects
+only threads that wait for the GIL at the same time. After enough samples, the shorter interval is used in only one of
+ten waits.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Prompt:
         self._turns = 0
 
     def wait(self, wait: Callable[[], bool | None]) -> bool:
-        """Return the result of `wait`; after the wait, the thread gets the GIL soon."""
+        """Call `wait` and return its result. A short switch interval lets this thread get the GIL soon afterwards."""
         self._turns += 1
         if self._turns > _ALWAYS_FOR and self._turns % _THEN_EVERY:
             return bool(wait())
@@ -41,6 +42,6 @@ class Prompt:
 
 
 def _prompt_s() -> float:
-    """Return the interval while the sampler waits. No lock is taken, because a thread of the program may hold it."""
+    """Return the switch interval to use while the sampler waits. It takes no lock, which another thread may hold."""
     threads = getattr(threading, "_active", None)
     return _PROMPT_ALONE_S if threads is not None and len(threads) <= 1 else _PROMPT_S

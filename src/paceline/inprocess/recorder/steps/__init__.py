@@ -1,1 +1,1 @@
-"""Training steps: from events in the program to step rows."""
+"""Training steps: convert events in the program into step rows."""

@@ -25,7 +25,7 @@ def patch(torch: Any) -> None:
 
 
 def loss_reader(torch: Any) -> Any:
-    """Return a function from the root tensors of a backward to the loss, a pending loss or None."""
+    """Return a function that takes the root tensors of a backward and returns the loss, a pending loss or None."""
     reader = Reader(torch)
     number = number_reader(torch)
 
@@ -58,7 +58,7 @@ def _patch_engine(torch: Any) -> None:
 
 
 def _wrapped(original: Any, begin: Any) -> Any:
-    """Return a wrapper, for torch without source files."""
+    """Return `original` wrapped with the hooks, for torch without source files."""
 
     def outermost(args: Any, kwargs: Any) -> int | None:
         return None if gate.nested else begin(args[0] if args else kwargs.get("t_outputs"))
@@ -67,7 +67,7 @@ def _wrapped(original: Any, begin: Any) -> Any:
 
 
 def _beginning(torch: Any) -> Callable[[Any], int | None]:
-    """Return the hook before the engine, which records the event and returns the thread's CPU time (0: not needed)."""
+    """Return the hook before the engine, which records the event and returns the thread's CPU time (or 0)."""
     read_loss = loss_reader(torch)
 
     def begin(roots: Any) -> int | None:

@@ -1,6 +1,7 @@
 """Record forward passes: hooks in the source of ``nn.Module.__call__``, for the outermost call.
 
-Inner modules cost one more attribute load. Modules without parameters (losses, transforms) are not recorded.
+A call of an inner module costs one more attribute load. Modules without parameters (losses, transforms) are not
+recorded.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def known(module: Any) -> _Known:
 
 
 def class_name(module_id: int) -> str | None:
-    """Return the class of a called module, for a wrapper (DDP) that of the inner module; None if it was freed."""
+    """Return the class name of a called module, or for DDP of the module inside it; None if the module was freed."""
     entry = _known.entries.get(module_id)
     return None if entry is None else entry[1].class_name
 
@@ -79,7 +80,7 @@ def patch(torch: Any) -> None:
 
 
 def _wrapped(original: Any, begin: Any) -> Any:
-    """Return a wrapper, for torch without source files."""
+    """Return `original` wrapped with the hooks, for torch without source files."""
 
     def outermost(args: Any, kwargs: Any) -> int | None:
         return None if gate.nested else begin(args[0], args[1:], kwargs)
@@ -88,12 +89,12 @@ def _wrapped(original: Any, begin: Any) -> Any:
 
 
 def _beginning(torch: Any) -> Callable[[Any, Any, Any], int | None]:
-    """Return the hook before an outermost call; it records the event and returns the CPU time (0: not needed)."""
+    """Return the hook before an outermost call, which records the event and returns the thread's CPU time (or 0)."""
     reader = Reader(torch)
     grad_enabled, entries = torch.is_grad_enabled, _known.entries
 
     def look(args: Any, kwargs: Any) -> tuple[float | None, bool]:
-        """Return the batch size of the input, and whether it is another tensor than the previous one."""
+        """Return the batch size of the input, and whether the first tensor of the input is a new one."""
         global _last_input
         first = reader.first(args)
         if first is None:

@@ -1,6 +1,6 @@
 """Read the times that ``DistributedDataParallel`` measures: how long gradient exchange lasts beyond the backward pass.
 
-DDP records when the gradients of a backward pass are computed and when their reduction has ended, in its first ten
+DDP records when the gradients of a backward pass are computed and when their reduction has ended, in the first ten
 passes and then at a sampling rate. The difference is time spent waiting for the exchange. On a CPU the rate is raised
 to one pass in ten; on a GPU DDP's rate stays unchanged.
 """
@@ -54,7 +54,7 @@ def look(module: Any) -> None:
 
 
 def _raise_rate(module: Any) -> None:
-    """Make DDP time one pass in ten, unless it would print each time or synchronise a GPU."""
+    """Make DDP time one pass in ten, unless DDP would then print each time or synchronise a GPU."""
     prints = os.environ.get("TORCH_DISTRIBUTED_DEBUG", "OFF").upper() != "OFF"
     if (
         not prints
@@ -81,5 +81,5 @@ def as_json() -> list[dict[str, float | int]]:
 
 
 def forget() -> None:
-    """Drop the times, in a forked process."""
+    """Drop the recorded exchange times, in a forked process."""
     _read.clear()

@@ -52,7 +52,7 @@ class Objectives:
         self._updates_with_free = 0
 
     def feed(self, event: g.Moment) -> None:
-        """Process one event of the training thread."""
+        """Count one event of the training thread."""
         code = event[1]
         if code == g.FORWARD:
             self._forward(event[2])
@@ -105,7 +105,7 @@ class Objectives:
         self._free = False
 
     def as_json(self) -> dict[str, Any]:
-        """Return the counts for the summary of a record."""
+        """Return the numbers of forwards, backwards and updates, and the counts by objective and module."""
         optimizers = {key: number for number, key in enumerate(dict.fromkeys(o.optimizer for o in self._counts))}
         return {
             "forwards": self._forwards,

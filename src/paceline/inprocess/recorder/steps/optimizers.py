@@ -20,7 +20,7 @@ own_code: set[CodeType] = set()  # all code of optimizer classes outside torch, 
 
 
 def patch(torch: Any) -> None:
-    """Hook all existing and future optimizers."""
+    """Hook the steps of all existing and future optimizers."""
     from torch.optim.optimizer import (
         register_optimizer_step_post_hook,
         register_optimizer_step_pre_hook,
@@ -89,7 +89,7 @@ def describe(optimizer: Any) -> dict[str, Any]:
 
 
 def _patch_zero_grad(optimizer: Any) -> None:
-    """Hook ``zero_grad`` with the least cost: every step calls it."""
+    """Hook ``zero_grad`` of an optimizer in the cheapest way, because every step calls ``zero_grad``."""
     original, compiling = optimizer.zero_grad, sys.modules["torch"].compiler.is_dynamo_compiling
 
     @functools.wraps(original)

@@ -1,4 +1,4 @@
-"""The counts of a step: parts between two optimizer steps, and the row that is their sum."""
+"""Times and counts of a step: the parts between two optimizer steps, and the row with their sum."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Part:
         self.forward_samples, self.synced, self.most_synced = samples, synced, most
 
     def extend(self, other: Part) -> None:
-        """Append a later part before the next optimizer step."""
+        """Append the times and counts of a later part, with no optimizer step between the two parts."""
         self.slots = [a + b for a, b in zip(self.slots, other.slots, strict=True)]
         self.flags |= other.flags
         self.micro_steps += other.micro_steps
@@ -89,14 +89,14 @@ class Part:
             self.loss = other.loss
 
     def add_evaluation(self, other: Part) -> None:
-        """Append the time of another part as evaluation; its checkpoint and communication time stay in their slots."""
+        """Add the time of another part as evaluation time; its checkpoint and communication time keep their slots."""
         kept = (COMMUNICATION, CHECKPOINT)
         self.slots[EVALUATION] += sum(spent for slot, spent in enumerate(other.slots) if slot not in kept)
         for slot in kept:
             self.slots[slot] += other.slots[slot]
 
     def add_idle(self, other: Part, stage: int) -> None:
-        """Append the part after an evaluation. Idle time after its last forward is booked to `stage`."""
+        """Append `other`, the part that follows an evaluation, and move its time in slot MID to slot `stage`."""
         other.slots[stage] += (spent := other.slots[MID])
         other.slots[MID] -= spent
         self.extend(other)
@@ -125,7 +125,7 @@ class Part:
 
 
 def known_sum(a: float, b: float) -> float:
-    """Add two amounts of which either may be unknown (NaN)."""
+    """Return the sum of two amounts; if one is unknown (NaN), return the other."""
     if a != a:
         return b
     return a if b != b else a + b

@@ -1,9 +1,10 @@
-"""Fetches and gradient-free forwards whose purpose is not known yet. A later event decides it.
+"""Fetches and gradient-free forwards whose purpose (training or evaluation) is not known yet: a later event decides.
 
-A forward with gradients makes the batches before it training data. Gradient-free forwards make the batches evaluation
-if the next batch comes from the same loader, or if they belong to a trained model in eval mode. Otherwise they are part
-of training (a teacher, the samples of a generator, a rollout). Time between the forwards of a rollout is computation or
-the program's own code, as is the time between a forward and its backward; stack samples decide.
+A forward with gradients shows that the batches before it are training data. Gradient-free forwards show that the
+batches are for evaluation if the next batch comes from the same loader, or if the forwards belong to a trained model in
+eval mode. Otherwise these forwards are part of training (a teacher, the samples of a generator, a rollout). Time
+between the forwards of a rollout is computation or the program's own code, as is the time between a forward and its
+backward; stack samples decide.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from paceline.record.layout import FLAG_EPOCH
 
 
 class Fetch(NamedTuple):
-    """One batch from a loader."""
+    """The fetch of one batch from a loader."""
 
     loader: int
     samples: float | None
@@ -85,7 +86,8 @@ class Pending:
     def is_sure_evaluation(self) -> bool:
         """Whether the pending work is certainly an evaluation if a batch is fetched now.
 
-        This is so after forward passes that evaluate, and after forward passes without a batch from a loader.
+        This is so after forward passes of a trained model in eval mode, and after forward passes without a batch from a
+        loader.
         """
         return bool(self.forwards) and (self.evaluating or not self.fetches)
 
@@ -135,7 +137,7 @@ class Pending:
         return any(fetch.loader == loader for fetch in self.fetches)
 
     def settle(self, part: Part, stage: int, uses: dict[int, LoaderUse], *, evaluation: bool) -> None:
-        """Assign all pending times and fetches to a part, as evaluation or as the start of training on a batch."""
+        """Add all pending times and fetches to `part`, as evaluation or as the start of training on a batch."""
         slots = part.slots
         if evaluation:
             slots[EVALUATION] += self.wait + self.trail + self.ungraded + self.between + self.after

@@ -1,11 +1,12 @@
 """Forward passes with gradients that may belong to an evaluation, stored until a later event decides.
 
-A validation pass without ``no_grad`` looks like training until no backward pass follows it. There are two kinds:
+A validation pass without ``no_grad`` looks like training at first: only the missing backward pass shows the difference.
+There are two kinds of such forward passes:
 
 - *by mode*: the module is in eval mode and was trained in training mode before. Only an update of parameters shows that
   this is training; the backward passes of a validation with ``autograd.grad`` do not.
-- otherwise: forwards ran on batches of one loader. A backward pass during this pass over the loader shows that it is
-  training; the end of the pass without a backward shows that it was an evaluation.
+- otherwise: forwards ran on batches of one loader. A backward pass during this pass over the loader shows that these
+  forwards are training; the end of the pass without a backward shows that they were an evaluation.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _A_PASS = 2  # batches of one loader in a row without a backward, after which a 
 
 
 class PossibleEvaluation:
-    """The times and counts since the first of these forward passes."""
+    """The times and counts since the first forward pass that may belong to an evaluation."""
 
     __slots__ = (
         "_earlier",
@@ -62,24 +63,24 @@ class PossibleEvaluation:
 
     @property
     def is_likely(self) -> bool:
-        """Whether this is an evaluation according to the events so far."""
+        """Whether the stored forward passes are an evaluation according to the events so far."""
         return self.by_mode or self.over or self.batches >= _A_PASS
 
     def close_batch(self, part: Part) -> None:
-        """Add the counts so far to those of earlier batches."""
+        """Add the times and counts of the current batch to those of earlier batches."""
         self._earlier.extend(part)
         merge(self._earlier_uses, self.uses, evaluation=False)
         self.uses = {}
 
     def as_training(self, part: Part, loaders: dict[int, LoaderUse]) -> Part:
-        """Return all counts, with the open part, as training."""
+        """Return the times and counts of all parts, including the open one, as training."""
         self.close_batch(part)
         self.before.extend(self._earlier)
         merge(loaders, self._earlier_uses, evaluation=False)
         return self.before
 
     def as_evaluation(self, part: Part, loaders: dict[int, LoaderUse]) -> Part:
-        """Return all counts as an evaluation. If the pass is over, the open part follows the evaluation."""
+        """Return all counts as an evaluation. If the pass is over, the open part does not belong to the evaluation."""
         if not self.over:
             self.close_batch(part)
             part = Part()
@@ -91,6 +92,6 @@ class PossibleEvaluation:
 
 
 def merge(into: dict[int, LoaderUse], uses: Mapping[int, LoaderUse], *, evaluation: bool) -> None:
-    """Add the use of loaders, as training or as evaluation."""
+    """Add the uses of loaders to those in `into`, as training or as evaluation."""
     for number, use in uses.items():
         into.setdefault(number, LoaderUse()).add(use, evaluation=evaluation)

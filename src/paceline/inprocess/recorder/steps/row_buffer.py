@@ -19,7 +19,7 @@ _STEPS_TO_WAIT = 4
 
 
 class Written(NamedTuple):
-    """A row to be written to disk."""
+    """A row that is to be written to disk."""
 
     step: int  # number of the step
     row: StepRow
@@ -53,7 +53,7 @@ class HeldRows:
         self._rows.append(_Held(written, now_s + wait_s))
 
     def match(self, slots: tuple[int, ...] | None) -> None:
-        """Store the device's slots of the next step, or None if the step was not timed."""
+        """Store the device times of the next step's phases, or None if the device did not time the step."""
         place = self._matched - self._first
         self._matched += 1
         if 0 <= place < len(self._rows):
@@ -90,7 +90,7 @@ def _completed(held: _Held) -> Written:
 
 
 def scaled(slots: tuple[int, ...], wall_ns: int) -> tuple[int, ...]:
-    """Scale the slots to whole ns that add up to the wall time."""
+    """Scale the times of a step's phases to whole ns that add up to the wall time."""
     total = sum(slots)
     found = [slot * wall_ns // total for slot in slots]
     found[found.index(max(found))] += wall_ns - sum(found)

@@ -1,18 +1,18 @@
 """The step state machine: it converts the program's events into step rows with the time in each phase.
 
 Events of the training thread nest: a forward inside an optimizer's closure is forward time, not optimizer time. Time
-without an open phase is *idle* time of the host program; its position decides the slot:
+without an open phase is *idle* time of the host program; the position of the idle time decides its slot:
 
     step end ──gap──> fetch ──gap──> forward ──mid──> backward ──other──> optimizer ──> step end
 
-The purpose of a fetch is known only when its batch is used: a forward without gradients makes it evaluation, a forward
-with gradients makes it training data. Fetches and gradient-free forwards are therefore *pending* until a later event
-decides (`_settle`).
+The purpose of a fetch is known only when its batch is used: a forward without gradients shows that the batch is for
+evaluation, a forward with gradients that it is for training. Fetches and gradient-free forwards are therefore *pending*
+until a later event decides (`_settle`).
 
-A step ends with the last optimizer of a cycle. The state machine learns which optimizer this is: when one steps for the
-second time, the optimizer before it was the last of the cycle (a GAN has two). In a program without optimizer objects,
-each backward ends a step. If optimizer steps are invisible (compiled), changed parameters (`updates.UnseenUpdates`)
-show that a step ended with the previous backward.
+A step ends with the last optimizer of a cycle. The state machine learns which optimizer this is: when an optimizer
+steps for the second time, the optimizer that stepped before was the last of the cycle (a GAN has two optimizers). In a
+program without optimizer objects, each backward ends a step. If optimizer steps are invisible (compiled), changed
+parameters (`updates.UnseenUpdates`) show that a step ended with the previous backward.
 
 A forward with gradients may be an evaluation whose author forgot ``no_grad``. Counts from this forward on are stored
 separately (`PossibleEvaluation`) until a backward, an update or the end of a pass over a loader decides.
@@ -292,7 +292,7 @@ class Automaton(TimeBooking):
         self._open.append(OPTIMIZER if self._stage == OTHER else STEPPING)
 
     def _leave_optimizer(self, optimizer: int) -> None:
-        """End the phase of an optimizer's step, with all phases that began inside it; no effect if it is not open."""
+        """End the phase of an optimizer's step, with all phases inside it; no effect if the phase is not open."""
         for place, (stepper, depth) in enumerate(self._steppers):
             if stepper == optimizer:
                 del self._steppers[place:], self._open[depth:]

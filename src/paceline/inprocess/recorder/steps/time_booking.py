@@ -62,7 +62,7 @@ class TimeBooking:
             self._stepping += passed
 
     def _close(self, *kinds: int) -> int | None:
-        """Close the innermost open phase of these kinds, with all phases inside it; None if there is none."""
+        """Close the innermost open phase of these kinds, with all phases inside it; return its kind, or None."""
         open_ = self._open
         if open_ and open_[-1] in kinds:
             return open_.pop()
@@ -84,7 +84,7 @@ class TimeBooking:
             pending.settle(self._cur, self._stage, uses, evaluation=evaluation)
 
     def _decide(self, *, evaluation: bool) -> None:
-        """Assign the forward passes that may be an evaluation, with all counts since the first of them."""
+        """Assign the possible evaluation, with all counts since its first forward, to evaluation or to training."""
         possible, self._possible = self._possible, None
         if possible is None:
             return
@@ -104,7 +104,7 @@ class TimeBooking:
         return not (self._open or self._fetching or self._stepping or pending.expecting or pending.wait)
 
     def _end_pass(self) -> None:
-        """End a pass: a loader has no more batches, or another pass starts."""
+        """End a pass over a loader, because the loader has no more batches or another pass starts."""
         if self._possible is not None and not self._possible.by_mode and not self._possible.over:
             self._possible.over = True
             self._close_batch()
@@ -115,7 +115,7 @@ class TimeBooking:
             self._cur, self._at_backward = Part(), None
 
     def _suspect(self, module: int, training: bool) -> None:
-        """Before a forward with gradients is booked, check whether it ends an evaluation or may belong to one."""
+        """Before a forward with gradients is counted, check whether it ends an evaluation or may belong to one."""
         fetches = self._pending.fetches
         loader = fetches[-1].loader if fetches else None
         if self._possible is not None and self._possible.is_ended_by(module, training, loader):
@@ -128,7 +128,7 @@ class TimeBooking:
             self._possible.add_forward(module, loader)
 
     def _blocked(self, slot: int, cpu: int) -> int:
-        """Return the off-CPU time in the phase that ends now, without the phases inside it (collectives)."""
+        """Return the off-CPU time in the phase that ends now, except in phases inside it (collectives)."""
         return max(0, self._cur.slots[slot] - self._phase_before - cpu)
 
     def _set_stage(self, stage: int) -> None:

@@ -1,7 +1,8 @@
 """Record the step at which a program starts to train another model, identified by its optimizer.
 
-A program may train several models one after the other. Their step times differ for a good reason, so a reader must not
-compare them. Models are distinguished by the optimizer that steps: its class and its numbers of tensors and parameters.
+A program may train several models one after the other. The step times of the models differ for a good reason, so a
+report must not compare them. Models are distinguished by the optimizer that steps: its class and its numbers of tensors
+and parameters.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ class UnseenUpdates:
         self._stepped = False
 
     def add(self, optimizer: Any) -> None:
-        """Check the parameters of this optimizer from now on."""
+        """Include some parameters of this optimizer in all later checks."""
         self._optimizers = [one for one in self._optimizers if one() is not None] + [weakref.ref(optimizer)]
         self._versions = None
 

@@ -40,23 +40,23 @@ class _Notes:
         self.first = FirstGradients(torch)
 
     def fed(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Record the inputs of a forward."""
+        """Record a checksum of the inputs of a forward, and run the forward."""
         if self._torch.is_grad_enabled():
             self._fed.append(digest([args, kwargs]))
         return forward(*args, **kwargs)
 
     def backward(self, loss: Any) -> None:
-        """Record a loss."""
+        """Record the value of a loss."""
         if isinstance(loss, self._torch.Tensor) and loss.numel() == 1:
             self._losses.append(float(loss.detach()))
 
     def step(self, optimizer: Any) -> None:
-        """Record a parameter update."""
+        """Count a parameter update, and remember its optimizer."""
         self._steps += 1
         self._optimizers[id(optimizer)] = optimizer
 
     def found(self) -> dict[str, Any] | None:
-        """Return all records, or None for a process that trained nothing."""
+        """Return all recorded checksums, or None for a process that trained nothing."""
         if not self._steps and not self._fed:
             return None
         groups = [g for optimizer in self._optimizers.values() for g in optimizer.param_groups]

@@ -17,7 +17,7 @@ _MEANS_NOTHING = ("params", "lr", "initial_lr", "fused", "foreach", "capturable"
 
 
 class FirstGradients:
-    """Records the first steps of one process."""
+    """Records the gradients of the first optimizer steps in one process."""
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -35,7 +35,7 @@ class FirstGradients:
             self._steps.append([value for p in parameters for value in self._sampled(p.grad)])
 
     def around(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Record whether a forward in training draws random numbers."""
+        """Run a forward, and record whether it draws random numbers in training."""
         if self.draws or not (module.training and self._torch.is_grad_enabled()):
             return forward(*args, **kwargs)
         before = self._states()

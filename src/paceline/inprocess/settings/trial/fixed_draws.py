@@ -1,9 +1,9 @@
-"""Fixed random draws: each batch draws the same random numbers, independent of the process that loads it.
+"""Fixed random draws: loading a batch draws the same random numbers in any process.
 
 The equivalence check of a ``resampled`` change uses them. Before a batch is loaded, Python's, NumPy's and torch's
-global generators are seeded from the batch's indices and the trial's seed. After it, the generators of the training
-process are restored, so that the model's own draws (dropout, shuffling) do not depend on where batches are loaded. With
-fixed draws, a program must compute bitwise the same numbers with and without worker processes.
+global generators are seeded from the batch's indices and the trial's seed. After the batch is loaded, the generators of
+the training process are restored, so that the model's own draws (dropout, shuffling) do not depend on where batches are
+loaded. With fixed draws, a program must compute bitwise the same numbers with and without worker processes.
 
 Each worker also records a checksum of its generator states before the first batch. Two workers with equal states would
 draw the same numbers for different samples, which changes the distribution.
@@ -30,7 +30,7 @@ _NUMPY_SEEDS = 1 << 32
 
 
 def patch(torch: Any) -> None:
-    """Fix the draws in both of torch's dataset fetchers."""
+    """Fix the random draws of samples in both of torch's dataset fetchers."""
     from torch.utils.data._utils import fetch
 
     _fix(torch, fetch._MapDatasetFetcher, lambda fetcher, index: index)

@@ -16,7 +16,7 @@ WINDOW = 4  # consecutive steps
 
 
 def patch(torch: Any) -> None:
-    """Measure the gradients of the first optimizer that steps."""
+    """Record gradient norms in the steps of the first optimizer that makes a step."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
     notes = _Notes()
@@ -25,7 +25,7 @@ def patch(torch: Any) -> None:
 
 
 class _Notes:
-    """The gradient norms of one process, per window."""
+    """The squared gradient norms of one process. A window is a number of consecutive steps."""
 
     def __init__(self) -> None:
         self._optimizers: list[int] = []
@@ -34,7 +34,7 @@ class _Notes:
         self._windows: list[tuple[float, float]] = []
 
     def step(self, optimizer: Any) -> None:
-        """Add the gradients of one step to the current window."""
+        """Add the gradients of one step of the first optimizer to the current window."""
         if id(optimizer) not in self._optimizers:
             self._optimizers.append(id(optimizer))
         if id(optimizer) != self._optimizers[0]:
@@ -55,7 +55,7 @@ class _Notes:
         return float(sum(float(t.float().pow(2).sum()) for t in tensors))
 
     def found(self) -> dict[str, Any] | None:
-        """Return all windows, or None for a process that trained nothing."""
+        """Return the pairs of gradient norms of all windows and the number of optimizers; None without any training."""
         if not self._optimizers:
             return None
         return {"windows": self._windows, "optimizers": len(self._optimizers)}

@@ -9,7 +9,7 @@ _FORGET_PEAK = b"5"  # man 5 proc_pid_clear_refs: reset the peak of the resident
 
 
 def begin(torch: Any) -> None:
-    """Reset the peak."""
+    """Reset the recorded peak of memory."""
     if torch.cuda.is_initialized():
         with suppress(RuntimeError):  # a custom allocator may have no statistics
             for device in range(torch.cuda.device_count()):
@@ -20,7 +20,7 @@ def begin(torch: Any) -> None:
 
 
 def needed_bytes(torch: Any) -> float | None:
-    """Return the peak in bytes since the reset (the sum over GPUs), or None if the system does not report it."""
+    """Return the peak in bytes since `begin` (the sum over GPUs), or None if the system does not report it."""
     if torch.cuda.is_initialized():
         try:
             return float(sum(map(torch.cuda.max_memory_allocated, range(torch.cuda.device_count()))))

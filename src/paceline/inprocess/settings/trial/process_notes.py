@@ -1,7 +1,7 @@
 """Notes that a process of a trial writes at its end: one JSON file per process and kind, in a folder of the run.
 
-They are written when the controller ends the trial, or at the program's own end. Forked children and processes without
-notes write no file: a launcher such as torchrun imports torch too, but is not a rank.
+The notes are written when the controller ends the trial, or at the program's own end. Forked children and processes
+without notes write no file: a launcher such as torchrun imports torch too, but is not a rank.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _waiting: list[tuple[int, str, Notes]] = []
 
 
 def at_end(folder: str, notes: Notes) -> None:
-    """Register a function whose result is written to a folder of the run at the end."""
+    """Register a function whose result is written to a folder of the run when the process ends."""
     if not _waiting:
         atexit.register(write)
     _waiting.append((os.getpid(), folder, notes))

@@ -1,7 +1,7 @@
 """Short epochs: end each epoch after some batches, so that the equivalence check includes the ends of epochs.
 
 Actions between epochs (a new epoch number for the dataset, an evaluation, other options) then happen within the first
-steps. The baseline is shortened in the same way.
+steps. The epochs of the baseline are shortened in the same way.
 """
 
 from __future__ import annotations

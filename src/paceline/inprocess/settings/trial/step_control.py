@@ -28,7 +28,7 @@ _WAIT_S = 3600.0
 
 
 def patch(torch: Any, path: str) -> None:
-    """Stop at optimizer steps of the training thread. Programs without an optimizer cannot be controlled."""
+    """Pause the training thread at the end of each block of optimizer steps. A program needs an optimizer for this."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     ready_batches.patch()
@@ -57,7 +57,7 @@ class _Conducted:
         self._queues: ready_batches.Queues | None = None  # at the start of the block
 
     def owns(self, thread: int) -> bool:
-        """Return whether a thread is the training thread: the first thread that makes a step."""
+        """Return whether a thread is the training thread, which is the first thread that makes a step."""
         if self._owner is None:
             self._owner = thread
         return thread == self._owner
@@ -139,6 +139,6 @@ def _flush() -> None:
 
 
 def _refuse() -> None:
-    """End a spawned helper process that trains by mistake."""
+    """Print an error and end a spawned helper process, because it runs the whole script by mistake."""
     os.write(2, b"paceline: a spawned process runs the whole script: it has no `if __name__ == '__main__':`\n")
     os._exit(1)

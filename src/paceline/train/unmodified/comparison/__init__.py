@@ -1,1 +1,1 @@
-"""What ranks compare: the data sets that they read, calls with all rows and with a part, and the trained weights."""
+"""Comparisons: datasets and weights between ranks, and calls of a model with all rows and with a part of them."""

@@ -1,8 +1,7 @@
-"""Do all ranks read the same data? Each reads its part of the samples, so that others would not be noticed later.
+"""Check that all ranks read the same data; each rank reads only its part, so a difference would go unnoticed.
 
-A digest of what a dataset holds in lists, dictionaries, arrays and tensors, and of those outside of it that its methods
-use, is compared once for each loader. Names of
-temporary folders may differ.
+The ranks compare digests of the lists, dictionaries, arrays and tensors in a dataset, and of the variables outside of
+the dataset that its methods use. This happens once for each loader. Names of temporary folders may differ.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.snapshot import is_own
 from paceline.train.unmodified.state import Spread
 
-_MOST_VALUES = 200_000
-_MOST_OF_LIST = 20_000
-_MOST_BYTES = 16 << 20
+_MOST_VALUES = 200_000  # of a dataset; more values count as equal
+_MOST_OF_LIST = 20_000  # sampled elements of a list, about
+_MOST_BYTES = 16 << 20  # sampled bytes of a tensor or an array, about
 _MOST_DEPTH = 6
 
 
 def compare(spread: Spread, exchange: Exchange, dataset: Any) -> None:
-    """Refuse a dataset that holds something else on another rank."""
+    """End the program if a dataset has other content on another rank; the message names the attribute."""
     own = list(_Digests(spread).of_parts(type(dataset).__name__, dataset))
     every = exchange.objects(own)
     for rank, other in enumerate(every):
@@ -43,10 +42,10 @@ def compare(spread: Spread, exchange: Exchange, dataset: Any) -> None:
 
 
 class _Digests:
-    """Digests of values that an object holds.
+    """Computes digests (CRC32) of the values in an object.
 
     Args:
-        spread: This rank.
+        spread: The state of this rank.
     """
 
     def __init__(self, spread: Spread) -> None:
@@ -56,7 +55,13 @@ class _Digests:
         self._temporary = re.compile("|".join(f"{re.escape(place)}/[^/]*" for place in places))
 
     def of_parts(self, name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, int]]:
-        """Yield the name and a digest of each container that an object holds."""
+        """Yield the name and a digest of each container in an object.
+
+        Args:
+            name: The name of the object in messages.
+            value: The object, or a container.
+            depth: The depth of nesting; deeper objects than `_MOST_DEPTH` are ignored.
+        """
         if id(value) in self._seen or depth > _MOST_DEPTH:
             return
         self._seen.add(id(value))
@@ -121,7 +126,7 @@ class _Digests:
 
 
 def _referred(kind: type) -> Iterator[tuple[str, Any]]:
-    """Yield variables outside of a class of the program that its methods use."""
+    """Yield the name and value of closure and global variables that the methods of a class of the program use."""
     methods = [each for each in vars(kind).values() if isinstance(each, types.FunctionType)] if is_own(kind) else []
     for function in methods:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):

@@ -1,14 +1,14 @@
-"""Do all ranks still train the same model? Compared after the first two optimizer steps, and after every 64.
+"""Check that all ranks still train the same model, after each optimizer's first two steps and then every 64 steps.
 
-Each rank sends a digest of its weights, of the settings of its optimizers and of the samples it was given. A digest of
-a tensor is the sum of its bits, taken as 32-bit numbers: equal tensors have equal sums. Digests are sent in the
+Each rank sends digests of its weights, of the settings of its optimizers and of the samples that were read. The digest
+of a tensor is the sum of its bits, read as integers, so equal tensors have equal digests. Digests are sent in the
 background, and are compared when the next ones are sent, or at the end of the program.
 
-With `shard`, a rank alone has its piece of a weight, and no other can tell whether it is what the rank wrote.
-Two checks. A digest of each piece, and of its optimizer state, is taken after a step of the optimizer and again before
-the next step: only operators of the program may have changed it in between. And after the first steps and after every
-64 the weights that a rank has gathered for a forward pass are compared with the pieces: a digest is the sum of a
-tensor's bits as whole numbers, so that the digests of all pieces add up to the digest of the whole weight.
+With `shard`, each rank alone holds its shard of a weight, so other ranks cannot verify it. Two other checks replace the
+comparison. First, the digests of each shard and of its optimizer state are taken after an optimizer step and again
+before the next step; between the two, only operators of the program are allowed to change them. Second, after the first
+steps and every 64 steps, the weights that FSDP2 has gathered for a forward pass are compared with the shards: the
+digests of all shards of a weight add up to the digest of the whole weight.
 """
 
 from __future__ import annotations
@@ -27,30 +27,29 @@ from paceline.train.unmodified.account import KINDS
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.state import Spread, memory_of
 
-_EVERY = 64
+_EVERY = 64  # steps
 _FIRST = 2  # steps of each optimizer
-_MOST_NEW = 64  # optimizers
-_MOST_GONE = 16  # optimizers
+_MOST_NEW = 64  # optimizers whose first steps are compared
+_MOST_GONE = 16  # deleted optimizers whose digests are kept
 _OPERANDS = "a number or a tensor that the program computes with split weights"
 _WAIT_AT_END = timedelta(seconds=10)
 
 
 _FIRST_OF_PIECES = 8  # steps of each optimizer
-_MOST_SHARE = 0.005  # of the time of training, for the first check
+_MOST_SHARE = 0.005  # of the training time, for the check of shards between steps
 _BITS = {8: "int64", 4: "int32", 2: "int16", 1: "int8"}
 
 
 @dataclass
 class _Sent:
-    """Digests on their way.
+    """Digests that are being sent.
 
     Attributes:
-        step: After which they were taken.
-        names: Returns what each digest is of.
-        pieces: How many of them, at the end, are of pieces of weights, which ranks of a group have alone.
-        own: This rank's digests.
-        every: What all ranks have sent.
-        work: Can be waited for.
+        step: The number of optimizer steps when the digests were taken.
+        names: Returns the name of each digest for messages.
+        pieces: The number of digests of shards, which come last. They are equal only on ranks with the same shard.
+        every: The tensor that receives the digests of all ranks.
+        work: torch's work handle of the exchange.
     """
 
     step: int
@@ -61,11 +60,11 @@ class _Sent:
 
 
 class Drift:
-    """Compares the ranks now and then.
+    """Compares weights, optimizer settings and samples over the ranks, at some steps and at the end.
 
     Args:
-        spread: This rank.
-        exchange: The other ranks.
+        spread: The state of this rank.
+        exchange: The exchanges with the other ranks.
     """
 
     def __init__(self, spread: Spread, exchange: Exchange) -> None:
@@ -75,21 +74,25 @@ class Drift:
         self._samples = 0
         self._sent: _Sent | None = None
         self._last: weakref.ref[Any] | None = None
-        self._gone: dict[int, tuple[int, int]] = {}  # ordinal of an optimizer that is gone -> of its weights
+        self._gone: dict[int, tuple[int, int]] = {}  # deleted optimizer -> changes, digest of weights
         self._groups: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
 
     def patch(self) -> None:
-        """Act after each step of an optimizer."""
+        """Call `step` after each step of an optimizer."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         register_optimizer_step_post_hook(lambda optimizer, *given: self.step(optimizer))
 
     def note_samples(self, number: int) -> None:
-        """Add a digest of the samples of a batch."""
+        """Add the samples of a batch to the digest of samples.
+
+        Args:
+            number: A CRC32 of the indices.
+        """
         self._samples = zlib.crc32(number.to_bytes(4, "little"), self._samples)
 
     def step(self, optimizer: Any) -> None:
-        """Count a step, and compare where that is due."""
+        """Count an optimizer step, and send or compare digests if a comparison is due."""
         if self._spread.off or not self._spread.calls:
             return
         self._exchange.account.note_step(optimizer)
@@ -107,7 +110,7 @@ class Drift:
     def end(self) -> None:
         """Compare once more at the end of the program, if the other ranks reach their end soon."""
         optimizer = self._last() if self._last is not None else None
-        with suppress(RuntimeError):  # of ranks that are gone, or late
+        with suppress(RuntimeError):  # other ranks have ended, or do not answer in time
             self.finish(_WAIT_AT_END)
             if optimizer is not None:
                 self._send(optimizer)
@@ -116,7 +119,7 @@ class Drift:
                 self._compare_gone()
 
     def _keep(self, optimizer: Any) -> None:
-        """Take a digest of an optimizer's weights when it is gone, as in a program whose training is a function."""
+        """Arrange that the digest of an optimizer's weights is taken when the optimizer is deleted."""
         cell = self._groups.get(optimizer)
         if cell is None:
             cell = self._groups[optimizer] = []
@@ -128,13 +131,13 @@ class Drift:
         weights = [weight for group in groups for weight in group["params"]]
         whole = [weight for weight in weights if not hasattr(weight, "_local_tensor")]
         found = [int(each) for digests in _digests(self._torch, whole) for each in digests]
-        changes = sum(weight._version for weight in weights)  # ranks may notice at other times that it is gone
+        changes = sum(weight._version for weight in weights)  # ranks may collect the optimizer at different times
         self._gone[ordinal] = (changes, zlib.crc32(repr(found).encode()))
         while len(self._gone) > _MOST_GONE:
             del self._gone[min(self._gone)]
 
     def _compare_gone(self) -> None:
-        """Compare weights of optimizers that are gone, and what the program has computed with split weights."""
+        """Compare the weights of deleted optimizers, and the digests of the program's operations, over the ranks."""
         gone = [self._gone.get(self._made - place, (-1, 0)) for place in range(_MOST_GONE)]
         own = [self._made, self._steps, self._spread.operands, *self._exchange.account.digests()]
         own += [number for pair in gone for number in pair]
@@ -151,7 +154,11 @@ class Drift:
                 self._refuse(what, rank, 0)
 
     def finish(self, *wait: timedelta) -> None:
-        """Compare digests that were sent."""
+        """Wait for the digests that were sent last, and end the program if they differ between ranks.
+
+        Args:
+            wait: The longest wait; without it, there is no limit.
+        """
         sent, self._sent = self._sent, None
         if sent is None:
             return
@@ -189,7 +196,7 @@ class Drift:
 
 
 def check_weights(spread: Spread, exchange: Exchange, module: Any) -> None:
-    """Refuse a model whose weights are not the same on all ranks."""
+    """End the program if a weight of a model that is not sharded differs between ranks."""
     named = [(name, weight) for name, weight in module.named_parameters() if not hasattr(weight, "_local_tensor")]
     if not named:
         return
@@ -213,14 +220,14 @@ def _digests(torch: Any, weights: Sequence[Any]) -> list[Any]:
 
 
 def _of_settings(group: Any) -> int:
-    """Return a digest of what an optimizer is told for a group of weights."""
+    """Return a CRC32 of the settings of an optimizer's parameter group, such as the learning rate."""
     settings = sorted((key, value) for key, value in group.items() if key != "params")
     plain = [(key, float(value) if hasattr(value, "item") else value) for key, value in settings]
     return zlib.crc32(repr(plain).encode())
 
 
 def _names(optimizer: Any, weights: Sequence[Any]) -> list[str]:
-    """Return what each digest is of, for a message."""
+    """Return the name of each digest for messages, in the order in which `Drift` sends them."""
     kind = type(optimizer).__name__
     groups = [f"group {place} of {kind} ({_said(group)})" for place, group in enumerate(optimizer.param_groups)]
     by_device: dict[Any, list[str]] = {}
@@ -237,12 +244,12 @@ def _said(group: Any) -> str:
 
 @dataclass(frozen=True)
 class _Kept:
-    """Digests after a step.
+    """Digests of shards after an optimizer step.
 
     Attributes:
-        writes: How often the program had written to pieces.
-        places: Each split tensor, its name, and its memory.
-        digests: One for each.
+        writes: The number of writes of the program to shards up to that step.
+        places: For each sharded tensor a weak reference, its name, and the memory address of its shard.
+        digests: A tensor with one digest for each entry of `places`.
     """
 
     writes: int
@@ -251,23 +258,23 @@ class _Kept:
 
 
 class Pieces:
-    """Looks after the pieces of this rank.
+    """Checks the shards of this rank for changes that the program has not made.
 
     Args:
-        spread: This rank.
-        exchange: The other ranks.
+        spread: The state of this rank.
+        exchange: The exchanges with the other ranks.
     """
 
     def __init__(self, spread: Spread, exchange: Exchange) -> None:
         self._spread, self._exchange, self._torch = spread, exchange, spread.torch
         self._kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
         self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        self._gathered: dict[int, tuple[Any, Any]] = {}  # place of a weight -> digests of its piece, and of the whole
+        self._gathered: dict[int, tuple[Any, Any]] = {}  # weight -> digests of shard and whole
         self._begun_s, self._spent_s = time.perf_counter(), 0.0
         self._all_steps = 0
 
     def patch(self) -> None:
-        """Act before and after each step of an optimizer."""
+        """Call `before` and `after` around each step of an optimizer, if weights are sharded."""
         if self._spread.layout.shard == 1:
             return
         from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -276,7 +283,7 @@ class Pieces:
         register_optimizer_step_post_hook(lambda optimizer, *given: self.after(optimizer))
 
     def after(self, optimizer: Any) -> None:
-        """Take digests of all pieces, if this costs little."""
+        """Take digests of all shards of an optimizer, unless the check has already cost too much time."""
         if self._spread.off:
             return
         self._all_steps += 1
@@ -293,7 +300,7 @@ class Pieces:
         self._spent_s += time.perf_counter() - begun_s
 
     def before(self, optimizer: Any) -> None:
-        """Compare pieces with what they were after the last step, and gathered weights with the pieces."""
+        """End the program if a shard has changed since the last step, or a gathered weight differs from its shards."""
         if self._spread.off:
             return
         self._compare_gathered()
@@ -315,11 +322,11 @@ class Pieces:
         self._spent_s += time.perf_counter() - begun_s
 
     def watch(self, group: Any, first: int) -> None:
-        """Take digests of weights that one of FSDP2's groups gathers, where that is due.
+        """Patch one of FSDP2's parameter groups to take digests of the weights that it gathers, at some steps.
 
         Args:
-            group: The group.
-            first: Place of its first weight.
+            group: FSDP2's parameter group.
+            first: The number of its first weight.
         """
         original = group.wait_for_unshard
 
@@ -358,7 +365,7 @@ class Pieces:
 
     def _is_cheap(self, now_s: float, steps: int) -> bool:
         if self._torch.cuda.is_initialized():
-            return steps % _EVERY == 0  # reading digests waits for the device
+            return steps % _EVERY == 0  # reading digests synchronizes with the GPU
         return self._spent_s < _MOST_SHARE * (now_s - self._begun_s)
 
     def _digest(self, value: Any) -> Any:
@@ -371,7 +378,7 @@ class Pieces:
 
 
 def _split(optimizer: Any) -> Iterator[tuple[str, Any]]:
-    """Yield split weights of an optimizer, and its split state."""
+    """Yield the name and tensor of each sharded weight of an optimizer, and of its sharded state."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     for weight in weights:
         if hasattr(weight, "_local_tensor"):

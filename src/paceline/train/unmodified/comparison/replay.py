@@ -1,7 +1,8 @@
-"""Random numbers of a call with all rows, given again to a call with a part of them, row by row.
+"""Replay of random numbers: a call with a part of the rows gets the numbers that the same rows got in the whole batch.
 
-torch tags its operators that draw. While a call with all rows runs, what they return is recorded; a call with a part
-of the rows is given the rows of that part. What has the same shape in both calls is given as it is.
+torch tags its operators that draw random numbers. During a call with all rows, their results are recorded. A call with
+a part of the rows gets the recorded numbers of these rows. A random tensor with the same shape in both calls is reused
+unchanged.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ from typing import Any
 
 
 class CannotReplay(Exception):
-    """The part draws something that is no part of what was drawn for all rows."""
+    """The random numbers for a part of the rows cannot be taken from those for the whole batch."""
 
 
 @dataclass
 class Drawn:
-    """What a call has drawn.
+    """The random numbers that a call has drawn.
 
     Attributes:
-        draws: The name of each operator, and what it returned.
-        by_rows: Whether a draw has one number or more for each row.
-        for_all: Whether a draw is one for all rows.
+        draws: The name of each random operator, and copies of the tensors that it returned.
+        by_rows: Whether any draw has one or more numbers for each row.
+        for_all: Whether any draw is shared by all rows.
+        own_generator: Whether any draw for rows uses a generator of the program.
         low_precision: Whether the call computes in a 16-bit format.
     """
 
@@ -34,7 +36,13 @@ class Drawn:
 
 
 def recording(torch: Any, drawn: Drawn, rows: int) -> Any:
-    """Return a context in which draws of a call with all rows are recorded."""
+    """Return a context that records the draws of a call with all rows.
+
+    Args:
+        torch: The torch module.
+        drawn: Receives the draws.
+        rows: The number of rows in the whole batch.
+    """
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Recording(TorchDispatchMode):
@@ -55,14 +63,16 @@ def recording(torch: Any, drawn: Drawn, rows: int) -> Any:
 
 
 def replaying(torch: Any, drawn: Drawn, rows: int, part: tuple[int, int], *, row_major: bool = True) -> Any:
-    """Return a context in which a call with a part of the rows is given its part of the draws.
+    """Return a context in which a call with a part of the rows gets its part of the recorded draws.
 
     Args:
         torch: The torch module.
-        drawn: What the call with all rows has drawn.
-        rows: Of the whole batch.
-        part: The first row of the part, and the one behind it.
-        row_major: Where rows are folded into a dimension with another one, whether rows vary more slowly.
+        drawn: The draws of the call with all rows.
+        rows: The number of rows in the whole batch.
+        part: The rows of the part as a half-open range: the first row and the end.
+        row_major: Whether rows are the slower index in a dimension that merges rows with another dimension.
+
+    In the context, a part that draws with other operators or in other shapes raises `CannotReplay`.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -78,7 +88,7 @@ def replaying(torch: Any, drawn: Drawn, rows: int, part: tuple[int, int], *, row
                 raise CannotReplay(f"a part of the batch draws with {func}, and the whole batch with {name}")
             for old, new in zip(recorded, _tensors(torch, result), strict=True):
                 new.copy_(_part_of(old, new.shape, rows, part, row_major))
-            if "native_dropout" in name:  # its output depends on what it is given
+            if "native_dropout" in name:  # its output depends on its input
                 result[0].copy_(args[0] * result[1] / (1 - args[1]))
             return result
 
@@ -86,7 +96,11 @@ def replaying(torch: Any, drawn: Drawn, rows: int, part: tuple[int, int], *, row
 
 
 def constant(torch: Any, drawn: Drawn) -> Any:
-    """Return a context in which draws are replaced by constants, for parts that draw otherwise than all rows."""
+    """Return a context in which random draws give constants.
+
+    It is for models whose draws for a part of the batch's rows cannot be replayed. In the context, integer draws raise
+    `CannotReplay`. `drawn` notes whether there were draws and 16-bit results.
+    """
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Constant(TorchDispatchMode):
@@ -119,7 +133,11 @@ def _tensors(torch: Any, result: Any) -> list[Any]:
 
 
 def _part_of(old: Any, shape: Any, rows: int, part: tuple[int, int], row_major: bool) -> Any:
-    """Return the rows of a part, of what was drawn for all rows."""
+    """Return the numbers for a part of the rows from a draw for all rows, in the given shape.
+
+    Raises:
+        CannotReplay: The shapes differ in another way than by the number of rows in one dimension.
+    """
     if old.shape == shape:
         return old
     low, high = part

@@ -1,8 +1,8 @@
-"""When are two results the same but for rounding? Compared element by element, with a measured amount of rounding.
+"""Tolerances for the comparison of two results: differences up to a measured amount of rounding are allowed.
 
-The call with a part of the rows is repeated with each weight changed by one unit in the last place. How much each
-element moves by that is its sensitivity to rounding; an element may differ by some times as much, and by a small share
-of its own value. So a few huge values, such as masks of -1e9, do not hide differences of others.
+The call with a part of the rows is repeated with each weight changed by one unit in the last place (ULP). The change of
+each element is its sensitivity to rounding. An element may differ by a multiple of this change plus a small share of
+its own value. So a few huge values, such as masks of -1e9, do not hide differences of other elements.
 """
 
 from __future__ import annotations
@@ -10,41 +10,41 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-_OWN_SHARE = 2e-5  # of an element's own value, in fp32
-_TIMES = 40.0  # of what one unit in the last place moves
+_OWN_SHARE = 2e-5  # relative to an element's own value, in fp32
+_TIMES = 40.0  # the multiple of the change by one ULP
 _OWN_SHARE_16_BIT = 2e-2
 _TIMES_16_BIT = 8.0
-_OF_NORM = 2e-4  # of the norm of a gradient: where a ReLU flips, single elements move further
+_OF_NORM = 2e-4  # relative to the norm of a gradient; single elements differ more if a ReLU flips
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far apart results may be.
+    """The allowed differences between two results.
 
     Attributes:
-        low_precision: The model computes in a 16-bit format.
+        low_precision: Whether the model computes in a 16-bit format.
     """
 
     low_precision: bool
 
     @property
     def times(self) -> float:
-        """How many times the measured rounding is allowed."""
+        """The allowed multiple of the measured rounding."""
         return _TIMES_16_BIT if self.low_precision else _TIMES
 
     @property
     def own_share(self) -> float:
-        """The share of an element's own value that is allowed."""
+        """The allowed difference relative to an element's own value."""
         return _OWN_SHARE_16_BIT if self.low_precision else _OWN_SHARE
 
     def near(self, torch: Any, found: Any, expected: Any, shaken: Any) -> bool:
-        """Return whether a tensor has the expected values.
+        """Return whether a tensor equals the expected one within the tolerance; integers must be equal.
 
         Args:
             torch: The torch module.
-            found: What is compared.
-            expected: Of the same shape.
-            shaken: What `found` becomes with weights changed by one unit in the last place.
+            found: The tensor to check.
+            expected: The expected tensor, of the same shape.
+            shaken: The tensor `found` from a call with weights changed by one unit in the last place.
         """
         if not (expected.is_floating_point() or expected.is_complex()):
             return bool(torch.equal(found, expected))
@@ -55,14 +55,14 @@ class Tolerance:
         return bool((equal | ((found - expected).abs() <= self._limit(torch, expected, found, shaken))).all())
 
     def near_gradient(self, torch: Any, found: Any, expected: Any, shaken: Any, largest: float) -> bool:
-        """Return whether a gradient is the expected one, by the norm of the error.
+        """Return whether the norm of a gradient's error is within the tolerance.
 
         Args:
             torch: The torch module.
-            found: What is compared.
-            expected: Of the same shape.
-            shaken: What `found` becomes with weights changed by one unit in the last place.
-            largest: Element of all gradients of the model; what is tiny beside it is rounding.
+            found: The gradient to check.
+            expected: The expected gradient, of the same shape.
+            shaken: The gradient `found` from a call with weights changed by one unit in the last place.
+            largest: The largest absolute element of the model's gradients; much smaller errors count as rounding.
         """
         found, expected, shaken = (_wide(torch, each) for each in (found, expected, shaken))
         if not bool(found.isfinite().all()):
@@ -74,7 +74,12 @@ class Tolerance:
         return error <= of_norm * norm + self.times * noise + rounding
 
     def number(self, expected: float, noise: float) -> float:
-        """Return how far off a number may be, relative to itself."""
+        """Return the allowed relative error of a number.
+
+        Args:
+            expected: The expected number.
+            noise: The change of the number when each weight changes by one unit in the last place.
+        """
         own = 1e-2 if self.low_precision else 1e-5
         return own + self.times * noise / max(abs(expected), 1e-6)
 

@@ -1,7 +1,7 @@
-"""A call of a model that is made to be compared: it leaves nothing behind, and its gradients are kept apart.
+"""Trial calls of a model: calls that are made only to be compared, without side effects on the program.
 
-A trial call gets copies of its inputs. Attributes, buffers, containers, random numbers and gradients are put back
-after it. Its backward pass starts from pseudo-random gradients of its outputs, the same for all calls compared.
+A trial call gets copies of its inputs. Afterwards attributes, buffers, containers, random states and gradients are
+restored. The backward pass starts from pseudo-random gradients of the outputs, the same for all compared calls.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from paceline.train.unmodified.call import Call
 from paceline.train.unmodified.snapshot import Place, Snapshot
 from paceline.train.unmodified.weights import shards
 
-_SCALE = 4096.0  # of gradients in a second backward pass, which must become as much larger
+_SCALE = 4096.0  # factor of the second backward pass, to check that gradients are linear
 
 
 @dataclass
 class Trial:
-    """What a trial call gave.
+    """The result of a trial call.
 
     Attributes:
-        leaves: What it returned, flattened.
-        spec: The structure of what it returned.
-        state: What it changed, by name: tensors, and Python values.
-        places: Where that is.
-        lasting: Names of places that the program keeps, and that hold a new object.
-        inputs: For each input the tensor that a gradient is wanted for, or None.
-        changes: Inputs that it changed in place.
-        rewrites: It changed the containers that it was given.
-        gradients: Of the weights.
-        of_inputs: Gradients of inputs that want one.
-        late: What its backward pass changed, by name.
+        leaves: The flattened outputs.
+        spec: The structure of the outputs.
+        state: The tensors and Python values that the call changed, by the name of their place.
+        places: The attributes, items and variables that the call changed, by name.
+        lasting: The names of changed places in older containers that now hold a new object.
+        inputs: For each input the tensor that collects its gradient, or None.
+        changes: The indices of the inputs that the call changed in place.
+        rewrites: Whether the call changed the containers of its inputs.
+        gradients: The gradients of the trained weights; None for a weight without a gradient.
+        of_inputs: The gradients of the inputs, or None.
+        late: The values that the backward pass changed, by the name of their place.
     """
 
     leaves: list[Any]
@@ -54,15 +54,15 @@ class Trial:
 
 
 class TrialCalls:
-    """Trial calls of one model with the inputs of one call.
+    """Makes trial calls of a model with the inputs of one call.
 
     Args:
-        call: The call that is about to be made.
+        call: The call that the program is about to make.
     """
 
     def __init__(self, call: Call) -> None:
         self.call, self._torch, self._spread = call, call.spread.torch, call.spread
-        # FSDP2 keeps what a backward pass needs in one place: one in between would spoil that of the program.
+        # FSDP2 has one state for the backward pass: a trial backward pass would corrupt that of the program.
         self.graded = self._torch.is_grad_enabled() and not shards.is_split(call.module)
         self.weights = [weight for weight in call.module.parameters() if weight.requires_grad]
         self._random = draws.state(self._torch)
@@ -70,13 +70,13 @@ class TrialCalls:
         self._snapshot = Snapshot(self._torch, call.module, objects)
 
     def forward(self, call: Call, part: tuple[int, int] | None, mode: Any, shaken: int = 0) -> Trial:
-        """Call the model with a part of the rows, or with all.
+        """Call the model with a part of the rows, or with all rows.
 
         Args:
-            call: The call; says which inputs are cut.
-            part: The first row and the one behind the last; None for all rows.
-            mode: A context in which it is called.
-            shaken: The bit of each weight that is flipped for this call, such as the last one (1); 0: none.
+            call: The call, which says which inputs are cut.
+            part: The rows as a half-open range (first row, end); None for all rows.
+            mode: A context around the call, such as `replay.recording`.
+            shaken: The bit mask that is flipped in each weight during this call, such as 1 for the last bit; 0: none.
         """
         pytree = self._torch.utils._pytree
         wanted, given = zip(*(self._input(call, place, part) for place in range(len(call.leaves))), strict=True)
@@ -100,13 +100,13 @@ class TrialCalls:
             self._snapshot.restore()
 
     def backward(self, trial: Trial, sources: Sequence[tuple[Any, Any]], scale: float, *, split: bool) -> None:
-        """Compute the gradients of a trial call.
+        """Compute the gradients of a trial call, and store them in its result.
 
         Args:
-            trial: The call; its gradients are set.
-            sources: Outputs, and their gradients.
-            scale: By which the gradients of outputs are multiplied; those found are divided by it.
-            split: The call has a part of the rows.
+            trial: The result of the call; `gradients`, `of_inputs` and `late` are set.
+            sources: Outputs with the gradients from which the backward pass starts.
+            scale: The factor of these gradients; the computed gradients are divided by it.
+            split: Whether the call had a part of the rows.
         """
         spread, torch = self._spread, self._torch
         sources = [(value, gradient * scale) for value, gradient in sources if value.requires_grad]
@@ -132,9 +132,9 @@ class TrialCalls:
             self._snapshot.restore()
 
     def strange_weights(self, trial: Trial) -> bool:
-        """Return whether a call uses weights that the model does not have."""
+        """Return whether the outputs depend on leaf tensors that are neither parameters nor inputs of the model."""
         if shards.is_split(self.call.module):
-            return False  # FSDP2 puts gathered weights in the place of the split ones
+            return False  # FSDP2 replaces the sharded weights by gathered ones
         known = {id(each) for each in (*self.weights, *trial.inputs)}
         values = [value for value in (*trial.leaves, *trial.state.values()) if isinstance(value, self._torch.Tensor)]
         waiting = [value.grad_fn for value in values if value.grad_fn is not None]
@@ -151,11 +151,11 @@ class TrialCalls:
         return False
 
     def end(self) -> None:
-        """Go on with the random numbers from before all trial calls."""
+        """Restore the random states from before all trial calls."""
         draws.set_state(self._torch, self._random)
 
     def _input(self, call: Call, place: int, part: tuple[int, int] | None) -> tuple[Any, Any]:
-        """Return the tensor that a gradient is wanted for, or None; and what the model is given."""
+        """Return the tensor that collects the gradient of an input, or None, and the copy that the model gets."""
         leaf = call.leaves[place]
         if not isinstance(leaf, self._torch.Tensor) or isinstance(leaf, self._torch.nn.Parameter) and leaf.is_sparse:
             return None, leaf
@@ -190,7 +190,7 @@ def _version(torch: Any, leaf: Any) -> int:
 
 @contextmanager
 def apart(torch: Any, spread: Any, *, autocast: bool) -> Iterator[None]:
-    """Let trial calls print nothing, and run uncompiled; in full precision, unless `autocast` says otherwise."""
+    """Return a context for trial calls: no output, no `torch.compile`, and no autocast unless `autocast` is set."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
         if "torch._dynamo" in sys.modules:
@@ -209,7 +209,7 @@ def apart(torch: Any, spread: Any, *, autocast: bool) -> Iterator[None]:
 
 @contextmanager
 def _flipped(torch: Any, module: Any, bit: int) -> Iterator[None]:
-    """Flip a bit of each weight; the same change again puts it back."""
+    """Return a context in which a bit of each weight is flipped; at the end the bit is flipped back."""
     _flip(torch, module, bit)
     try:
         yield
@@ -227,7 +227,10 @@ def _flip(torch: Any, module: Any, bit: int) -> None:
 
 @contextmanager
 def zeros_filled(torch: Any, module: Any) -> Iterator[None]:
-    """Give weights that are all zero small values, the same on all ranks, so that what they multiply counts."""
+    """Return a context in which weights that are all zero have small random values, the same on all ranks.
+
+    With zero weights, differences of the values that they multiply would not be visible.
+    """
     generator = torch.Generator().manual_seed(0)
     filled = []
     for weight in module.parameters():
@@ -244,7 +247,7 @@ def zeros_filled(torch: Any, module: Any) -> Iterator[None]:
 
 
 def source_gradient(torch: Any, value: Any, place: int) -> Any:
-    """Return the pseudo-random gradient of an output; of a number, 1."""
+    """Return a pseudo-random gradient for an output, with `place` as the seed; 1 for a number."""
     if not value.dim():
         return torch.ones_like(value)
     generator = torch.Generator().manual_seed(place)
@@ -253,5 +256,5 @@ def source_gradient(torch: Any, value: Any, place: int) -> Any:
 
 
 def scale_of(*, low_precision: bool) -> float:
-    """Return how much larger gradients are in the second backward pass."""
+    """Return the factor of the gradients from which the second backward pass starts."""
     return 1.0 if low_precision else _SCALE

@@ -1,8 +1,9 @@
-"""How is each kind of call of a model split, and when is that looked at again? A model may begin to mix rows late.
+"""The known kinds of calls of a model: how each is split, and when it is compared with the whole batch again.
 
-A comparison is made at the first calls of a kind, then ever more seldom. Between them the operations of each call, as
-autograd has recorded them, are compared with those of earlier calls: a call with new ones asks for a comparison. The
-request travels to the other ranks with the gradients, and the next call is compared with the inputs of the odd one.
+A model can start to mix rows later in training. So comparisons are made at the first calls of a kind, then less and
+less often. Between them, the operations of each call, as autograd has recorded them, are compared with those of earlier
+calls. New operations request a comparison. The request is sent to the other ranks with the gradients, and the next
+comparison uses the inputs of the call with new operations.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ from paceline.train.unmodified.joins import Way
 
 COMPARED_AT = frozenset([1, 3, 6, 12, 23, 44, 80, 149, 279])  # calls after the first one
 COMPARED_EVERY = 500
-_MOST_NUMBERS = 8  # that a model is given as arguments and is compared with at once
-_NUMBERS_EVERY = 32  # calls, after which it is compared with a new one
-_SEEN_AT_FIRST = 64  # calls whose operations are looked at; then every so many, as that takes time
+_MOST_NUMBERS = 8  # sets of number arguments that are compared at their first call
+_NUMBERS_EVERY = 32  # calls between comparisons with further sets
+_SEEN_AT_FIRST = 64  # calls whose operations are checked; then every `_SEEN_EVERY` calls, as that takes time
 _SEEN_EVERY = 8
-_ASKED_OF_ORDER = 3  # comparisons for one order of operations: weights move on, and may not lead to it again
-_MOST_ASKED = 16  # comparisons for orders; after them only for operations that were not there before
+_ASKED_OF_ORDER = 3  # requests for one order of operations, as later weights may not lead to the order again
+_MOST_ASKED = 16  # requests for orders in total; after them only new operations request
 
 
 @dataclass
 class _Kind:
-    """What is known of one kind of call.
+    """The state of one kind of call.
 
     Attributes:
-        ways: How it is split, by the Python numbers that the model is given.
-        since: Calls since the last comparison.
-        calls: All calls.
-        last: The inputs of the last call, their structure, the number of rows, and which of them are cut.
-        first: Digest of the operations of the first call, in their order.
-        orders: How often other digests were met.
-        names: Of all operations.
+        ways: How calls are split, by the Python numbers among their inputs.
+        since: The number of calls since the last comparison.
+        calls: The number of all calls.
+        last: The inputs of the last call, their structure, the number of rows, and which inputs are cut.
+        first: The CRC32 of the names of the first call's operations, in order; None before.
+        orders: The number of calls with each CRC32 other than `first`.
+        names: The names of all operations so far.
     """
 
     ways: dict[Any, Way] = field(default_factory=dict)
@@ -50,10 +51,10 @@ class _Kind:
     names: set[str] = field(default_factory=set)
 
     def is_odd(self, names: Sequence[str]) -> bool:
-        """Return whether a call has operations that its comparisons may not have met.
+        """Return whether the operations of a call are new or in a new order, so that a comparison is needed.
 
-        Some models have their operations in another order in each call. After a while their calls are odd only with
-        operations that no call had before.
+        Some models have their operations in another order in each call. After `_MOST_ASKED` such calls, only operations
+        that no earlier call had lead to a comparison.
         """
         order, has_new = zlib.crc32(" ".join(names).encode()), not self.names.issuperset(names)
         self.names.update(names)
@@ -67,10 +68,10 @@ class _Kind:
 
 
 class Ways:
-    """What comparisons of one model have found, by the kind of call.
+    """The results of the comparisons of one model, by the kind of call.
 
     Args:
-        account: What the ranks have done; it takes requests to the others.
+        account: The digests of this rank; requests are sent to the other ranks with them.
     """
 
     def __init__(self, account: Account) -> None:
@@ -79,10 +80,14 @@ class Ways:
         self._now = _Kind()
 
     def find(self, called: Call, look: Callable[[Call, Way | None], Way]) -> Way:
-        """Return how a call is split; `look` compares where that is due.
+        """Return how a call is split, after a comparison if one is due.
 
-        Python numbers that a model is given belong to the kind of a call. A model that is given ever new ones (a step,
-        say) is compared again after some calls only.
+        The Python numbers among the inputs belong to the kind of a call. A model that gets a new number in each call,
+        such as a step, is compared again only after `_NUMBERS_EVERY` calls.
+
+        Args:
+            called: The call.
+            look: Compares a call with the whole batch, given the call and the result of the last comparison or None.
         """
         known, numbers = self._kinds.setdefault(called.kind(), _Kind()), called.numbers()
         self._now = known
@@ -104,19 +109,19 @@ class Ways:
         return due or not way.settled or way.requests != self._account.requests
 
     def _to_compare(self, called: Call, known: _Kind, way: Way | None) -> Call:
-        """Return the call to compare: this one, or, where a rank has asked, the last one with its inputs."""
+        """Return the call to compare: the given one, or the last call if a rank has requested a comparison."""
         if way is None or known.last is None or way.requests == self._account.requests:
             return called
         leaves, spec, rows, is_cut = known.last
         return replace(called, leaves=leaves, spec=spec, rows=rows, is_cut=is_cut)
 
     def note(self, called: Call, given: Sequence[Any], result: Any) -> None:
-        """Look at the operations of the call that was found last, and ask for a comparison if they are new.
+        """Check the operations of the call that `find` was given last, and request a comparison if they are new.
 
         Args:
-            called: The call with all rows.
-            given: Its inputs on this rank.
-            result: What it returned for the part of this rank.
+            called: The call, with the inputs of the whole batch.
+            given: The inputs of this rank.
+            result: The result for this rank's rows.
         """
         known, torch = self._now, called.spread.torch
         if not torch.is_grad_enabled() or known.calls > _SEEN_AT_FIRST and known.calls % _SEEN_EVERY:
@@ -127,13 +132,13 @@ class Ways:
 
 
 def _apart(torch: Any, leaf: Any) -> Any:
-    """Return an input without the graph that it was computed by."""
+    """Return an input detached from the autograd graph that computed it."""
     is_computed = isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None
     return leaf.detach().requires_grad_() if is_computed else leaf
 
 
 def _operations(torch: Any, given: Sequence[Any], result: Any) -> Iterator[str]:
-    """Yield the names of all operations of a call that gradients flow through, from the outputs to the inputs."""
+    """Yield the names of the autograd nodes of a call, from its outputs to its inputs."""
     tensors = [leaf for leaf in torch.utils._pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
     waiting = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
     seen = {leaf.grad_fn for leaf in given if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None}

@@ -1,9 +1,9 @@
-"""Does a model give the same when each rank has a part of the rows? Found out by trial calls with all rows and a part.
+"""Comparison of trial calls with all rows and with a part of them: can the model be split, and how?
 
-Both calls are made in the model's own mode, with gradients, and with the same random numbers for the same rows. What is
-compared: outputs, element by element; gradients of weights and inputs; and all else that the call changed (attributes,
-buffers, containers, Python values). Each rank calls the model with its own part; where models exchange statistics
-(BatchNorm), they do so as in training. Costs: one call with all rows and two with a part, forward and backward.
+All trial calls run in the model's own mode, with gradients, and with the same random numbers for the same rows. The
+comparison covers outputs, gradients of weights and inputs, and everything else that the call changed (attributes,
+buffers, containers, Python values). Each rank calls the model with its own part. Models that exchange statistics
+(BatchNorm) do so as in training. The cost is one call with all rows and two with a part, forward and backward.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from paceline.train.unmodified.rows import sizes, times
 from paceline.train.unmodified.snapshot import values_differ
 
 _NUMBER = "a number"
-_NEAR = 1e-5  # of Python numbers
-_NOT_LINEAR = 0.02  # of a gradient
+_NEAR = 1e-5  # relative difference of Python numbers
+_NOT_LINEAR = 0.02  # relative change of a gradient when its source is scaled
 
 
 @dataclass
 class Found:
-    """What one rank has found out about results.
+    """The findings of one rank about the results of a call.
 
     Attributes:
-        why: What differs; empty where nothing does.
-        joins: How each result goes together.
-        numbers: For each number what it is for all rows, for this part, and how much rounding moves it.
+        why: The difference, for a message; empty without one.
+        can_replay: Whether the random numbers of the part could be replayed.
+        joins: How each result is combined, by output index or name.
+        numbers: For each number its value for all rows, its value for the part, and its change by rounding.
     """
 
     why: str = ""
@@ -45,7 +46,15 @@ class Found:
 
 
 def compare(exchange: Exchange, call: Call, before: Way | None, *, trains: bool) -> Way:
-    """Find out how the results of parts go together; a model that trains and cannot be split is refused."""
+    """Return how calls of this kind are split and their results combined.
+
+    Args:
+        exchange: The exchanges with the other ranks.
+        call: The call.
+        before: The result of the last comparison of this kind of call; None for the first.
+        trains: Whether the model is in training. A model that cannot be split then ends the program. In evaluation,
+            each rank calls such a model with whole batches.
+    """
     spread, torch = call.spread, call.spread.torch
     strange = next((leaf for leaf in call.leaves if not is_plain(torch, leaf)), None)
     if strange is not None:
@@ -68,7 +77,7 @@ def compare(exchange: Exchange, call: Call, before: Way | None, *, trains: bool)
         if isinstance(found, Way):
             return found
         if found is None and autocast is tried[-1]:
-            return Way(splits=False)  # the call itself fails, and the program is to see that
+            return Way(splits=False)  # the call itself fails; the program is to get its error
     return _cannot(call, before, trains, str(found))
 
 
@@ -89,7 +98,7 @@ def _cannot(call: Call, before: Way | None, trains: bool, why: str) -> Way:
 
 
 class _Comparison:
-    """A call with all rows against calls with a part of them."""
+    """Compares a call with all rows with calls with a part of them."""
 
     def __init__(self, exchange: Exchange, calls: TrialCalls, before: Way | None) -> None:
         self._exchange, self._calls, self._before = exchange, calls, before
@@ -97,7 +106,7 @@ class _Comparison:
         self._drawn = replay.Drawn()
 
     def way(self) -> Way | str | None:
-        """Return how results go together, what is against it, or None where the call with all rows fails."""
+        """Return how results are combined, why they cannot be combined, or None if the call with all rows fails."""
         found = self._with_all_rows(replay.recording(self._torch, self._drawn, self._call.rows))
         if not isinstance(found, Trial):
             return found
@@ -149,7 +158,11 @@ class _Comparison:
         return first, True
 
     def _by_part(self, whole: Trial, call: Call, constant: bool, row_major: bool) -> tuple[Way | str, bool]:
-        """Compare with a call in which certain inputs are cut."""
+        """Compare `whole` with a call for this rank's rows, in which the inputs that `call` marks as cut are cut.
+
+        Returns:
+            How results are combined, or why they cannot be combined; and whether random numbers could be replayed.
+        """
         low, part = self._drawn.low_precision, call.bounds()
         found = Found()
         own = moved = whole
@@ -175,7 +188,7 @@ class _Comparison:
         return replay.replaying(self._torch, self._drawn, self._call.rows, part, row_major=row_major)
 
     def _results(self, trial: Trial) -> list[tuple[Any, Any]]:
-        """Return all tensors that a call gave, by their place among outputs or their name."""
+        """Return all tensors that a call returned or changed, with their output index or their name."""
         named = [*enumerate(trial.leaves), *sorted(trial.state.items())]
         return [(name, value) for name, value in named if isinstance(value, self._torch.Tensor)]
 
@@ -184,7 +197,14 @@ class _Comparison:
         return trial_call.source_gradient(self._torch, value, number)
 
     def _results_of_part(self, call: Call, whole: Trial, own: Trial, moved: Trial) -> Found:
-        """Compare what calls returned, and what they left behind."""
+        """Compare the outputs and changed values of the calls with all rows and with this rank's rows.
+
+        Args:
+            call: The call, which says which inputs are cut.
+            whole: The trial call with all rows.
+            own: The trial call with this rank's rows.
+            moved: The same call with weights changed by one unit in the last place.
+        """
         if own.spec != whole.spec:
             return Found("its outputs have a different structure for a part of the batch")
         found, tolerance = Found(), Tolerance(self._drawn.low_precision)
@@ -215,7 +235,7 @@ class _Comparison:
         return found
 
     def _note(self, call: Call, found: Found, tolerance: Tolerance, place: Any, given: Any) -> bool:
-        """Note how one result goes together. Returns whether it does."""
+        """Note how one result is combined. Returns whether it can be combined."""
         torch, (whole, own, moved) = self._torch, given
         if not isinstance(whole, torch.Tensor):
             found.joins[place] = OWN
@@ -235,7 +255,7 @@ class _Comparison:
         return join is not None
 
     def _agreed(self, call: Call, found: Found, whole: Trial, own: Trial) -> Way | str:
-        """Return what all ranks have found out together."""
+        """Combine the findings of all ranks: return how results are combined, or why they cannot be combined."""
         every = self._exchange.objects(found)
         self._can_replay = all(each.can_replay for each in every)
         why = next((each.why for each in every if each.why), "")
@@ -261,7 +281,11 @@ class _Comparison:
         return way
 
     def _weigh(self, call: Call, way: Way, found: Found, every: Sequence[Found], place: Any) -> bool:
-        """Find the rule by which ranks weigh in a number: the one that has been nearest in all comparisons."""
+        """Choose the rule by which the ranks' values of a number are weighted: the one with the smallest error so far.
+
+        Returns:
+            Whether any rule fits.
+        """
         whole, own, _ = found.numbers[place]
         parts = [each.numbers[place][1] for each in every]
         noise = max(each.numbers[place][2] for each in every)
@@ -280,7 +304,7 @@ class _Comparison:
         return True
 
     def _gradients(self, call: Call, way: Way, whole: Trial, own: Trial, moved: Trial) -> str:
-        """Compare gradients. Returns what differs, or nothing."""
+        """Compare gradients on all ranks. Returns the first difference for a message, or an empty string."""
         low = self._drawn.low_precision
         for trial, scale in ((own, 1.0), (moved, trial_call.scale_of(low_precision=low))):
             self._calls.backward(trial, self._sources_of_part(call, way, trial), scale, split=True)
@@ -302,7 +326,7 @@ class _Comparison:
         return values_differ(one, other, _NEAR)
 
     def _sources_of_part(self, call: Call, way: Way, trial: Trial) -> list[tuple[Any, Any]]:
-        """Return outputs of a part and their gradients, as `exchange` sends them back."""
+        """Return the outputs for this rank's rows, with the gradients that `exchange` would send back in training."""
         ranks, rank, joins = self._spread.ranks, self._spread.rank, _joins_by_place(way)
         found = []
         for place, value in self._results(trial):
@@ -320,7 +344,7 @@ class _Comparison:
         return found
 
     def _of_weights(self, whole: Trial, own: Trial, moved: Trial) -> str:
-        """Compare gradients of weights, as they are after ranks have exchanged them."""
+        """Compare the gradients of weights, averaged over the ranks; returns the difference or an empty string."""
         torch, tolerance = self._torch, Tolerance(self._drawn.low_precision)
         names = [name for name, weight in self._call.module.named_parameters() if weight.requires_grad]
         largest = max(
@@ -377,7 +401,7 @@ def _joins_by_place(way: Way) -> dict[Any, str]:
 
 
 def _join(torch: Any, call: Call, tolerance: Tolerance, whole: Any, own: Any, moved: Any) -> str | None:
-    """Return how a tensor goes together; None where it does not."""
+    """Return how a tensor is combined, `OWN` or `ROWS`, or None if it cannot be combined."""
     if own.shape == whole.shape and tolerance.near(torch, own, whole, moved):
         return OWN
     low, high = call.bounds()

@@ -1,1 +1,1 @@
-"""Weights that are split over the ranks: FSDP2 at the first call, operators of the program, and copies."""
+"""Weights that are sharded over the ranks: FSDP2 at the first call, operators of the program, and copies."""

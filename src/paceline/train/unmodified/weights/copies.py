@@ -1,6 +1,6 @@
-"""Copies of split models: `copy.deepcopy`, pickling and tracing give what they would give for a whole model.
+"""Copies of sharded models: `copy.deepcopy`, pickling and tracing give the same result as for a whole model.
 
-A copy has whole weights and none of the hooks that split the model. A traced model has weights of its own, where torch
+A copy has whole weights and none of the hooks that shard the model. A traced model has its own weights, where torch
 would share them with the model; it may be called until the model is trained further.
 """
 
@@ -16,12 +16,12 @@ from paceline.train.unmodified.state import Spread
 
 _OURS = ("torch.distributed.fsdp", "paceline.train")
 _OF_FSDP = ("_is_fsdp_managed_module", "_fsdp_use_orig_params")
-_traced: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # -> optimizer steps when it was traced
-_steps = [0]
+_traced: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # traced model -> optimizer steps when it was traced
+_steps = [0]  # the number of optimizer steps
 
 
 def patch(spread: Spread) -> None:
-    """Trace whole copies of split models, and count optimizer steps."""
+    """Patch torch's tracing and export to use whole copies of sharded models, and count optimizer steps."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     register_optimizer_step_post_hook(lambda *given: _steps.__setitem__(0, _steps[0] + 1))
@@ -31,7 +31,10 @@ def patch(spread: Spread) -> None:
 
 
 def patch_class(spread: Spread, kind: Any) -> None:
-    """Have models of one of FSDP2's classes copied whole."""
+    """Patch a class made by FSDP2 so that deepcopy and pickle give unsharded weights.
+
+    Moving or casting such a model in a way that FSDP2 cannot handle ends the program.
+    """
     if "__reduce_ex__" in vars(kind):
         return
     convert = kind._apply
@@ -56,21 +59,21 @@ def patch_class(spread: Spread, kind: Any) -> None:
             "use dp in place of shard"
         )
 
-    kind._apply = _apply  # a class that FSDP2 has made
+    kind._apply = _apply
     kind.__deepcopy__ = _deep_copied
-    # pickle refuses a reduction that names another class; `copy.copy` is in every Python that loads it
+    # pickle refuses to reduce an object to another class, so it stores a call of `copy.copy` with the whole copy
     kind.__reduce_ex__ = lambda self, protocol: (copy.copy, (copy.deepcopy(self),))
 
 
 def _changes_nothing(torch: Any, module: Any, function: Any) -> bool:
-    """Say whether a conversion leaves tensors like those of a module as they are, such as ``cpu()`` on a CPU."""
+    """Return whether a conversion leaves the tensors of a module unchanged, such as ``cpu()`` on a CPU."""
     kinds = {(each.dtype, each.device) for each in (*module.parameters(), *module.buffers())}
     probes = [torch.zeros(1, dtype=kind, device=device) for kind, device in kinds]
     return all(function(probe) is probe and (probe.is_cuda or not probe.is_shared()) for probe in probes)
 
 
 def check_current(spread: Spread, module: Any) -> None:
-    """Refuse a call of a traced model that was made before the model was trained further."""
+    """End the program if it calls a traced model whose original was trained after the tracing."""
     if _traced and _traced.get(module, _steps[0]) != _steps[0]:
         spread.refuse(
             "a traced model is called after its model was trained further; it has the weights of when it was traced. "
@@ -79,7 +82,7 @@ def check_current(spread: Spread, module: Any) -> None:
 
 
 def _deep_copied(self: Any, memo: dict[int, Any]) -> Any:
-    kind: Any = type(self).__bases__[1]  # of FSDP2's class: its own, and that of the program
+    kind: Any = type(self).__bases__[1]  # the bases of FSDP2's class: FSDPModule, and the program's class
     found = kind.__new__(kind)
     memo[id(self)] = found
     state = {name: value for name, value in vars(self).items() if not _is_of_fsdp(name)}
@@ -91,7 +94,7 @@ def _deep_copied(self: Any, memo: dict[int, Any]) -> Any:
 
 
 def _strip(part: Any) -> None:
-    """Take from a copied module what splits a model."""
+    """Remove the attributes and hooks of FSDP2 from a copied module."""
     for name in [name for name in vars(part) if _is_of_fsdp(name)]:
         delattr(part, name)
     for name in [name for name in vars(part) if "hooks" in name]:
@@ -105,7 +108,7 @@ def _is_of_fsdp(name: str) -> bool:
 
 
 def _without_ours(hooks: Any) -> Any:
-    """Return hooks without those that split a model, where it is a dictionary of hooks."""
+    """Return a dictionary of hooks without those of FSDP2 and Paceline; return other values unchanged."""
     if not isinstance(hooks, dict):
         return hooks
     return type(hooks)((key, hook) for key, hook in hooks.items() if not _module_of(hook).startswith(_OURS))
@@ -114,7 +117,7 @@ def _without_ours(hooks: Any) -> Any:
 def _module_of(hook: Any) -> str:
     while isinstance(hook, functools.partial):
         hook = hook.func
-    found = getattr(hook, "hook", hook)  # torch puts some hooks into an object of its own
+    found = getattr(hook, "hook", hook)  # torch wraps some hooks in an object
     return str(getattr(found, "__module__", ""))
 
 

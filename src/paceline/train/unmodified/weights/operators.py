@@ -1,9 +1,10 @@
-"""Operators that a program applies to split weights itself; each gives what it would give for whole weights.
+"""Operators that the program itself applies to sharded weights: the results are those of whole weights.
 
-torch applies many operators to a DTensor piece by piece. Those that it cannot apply so, or that would give something
-else (random numbers, assignments to `data`, writing through views), are applied to the whole tensors on every rank.
-What they change in place goes back to each rank's piece. Every rank runs the whole program, so that plain tensors are
-the same on all ranks; only within a call of a model they belong to a part of the rows, and do not meet split weights.
+torch applies many operators to a DTensor shard by shard. Operators that torch cannot apply in this way, or whose result
+would differ (random numbers, assignments to `data`, writes through views), are applied to the whole tensor on every
+rank. In-place changes are copied back to each rank's shard. Every rank runs the whole program, so plain tensors outside
+of models are the same on all ranks. Plain tensors within a model belong to this rank's rows, and are not combined with
+sharded weights here.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ _DRAWS = (
 )
 _ALWAYS_WHOLE = ("__setitem__", "__reversed__", "index_put_")
 _NO_OPERATORS = ("register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "zero_grad")
-_MOST_DIGESTED = 1 << 16  # elements of a plain tensor
+_MOST_DIGESTED = 1 << 16  # elements; larger plain tensors are not compared over the ranks
 _READ = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__", "__index__")
 
 
 def patch(spread: Spread) -> None:
-    """Have operators on split tensors act as on whole ones."""
+    """Patch torch's DTensor so that operators on sharded tensors give the results of whole tensors."""
     from torch.distributed.tensor import DTensor
 
     operators = _Operators(spread, DTensor)
@@ -68,19 +69,19 @@ def patch(spread: Spread) -> None:
 
 
 def whole(value: Any) -> Any:
-    """Return the full tensor of a sharded one, without gradients; return other values unchanged."""
+    """Return the full tensor of a sharded tensor, without gradients; return other values unchanged."""
     return value.detach().full_tensor() if hasattr(value, "full_tensor") else value
 
 
 def _deep_copied(value: Any, operators: _Operators, memo: dict[int, Any]) -> Any:
-    """Return a copy that is whole."""
+    """Return a whole copy of a sharded tensor, once for each `memo` of `copy.deepcopy`."""
     if id(value) not in memo:
         memo[id(value)] = operators.copied(value)
     return memo[id(value)]
 
 
 def _reader(operators: _Operators, name: str) -> Any:
-    """Return a method that reads the numbers of the whole tensor; torch's reads those of this rank's piece."""
+    """Return a method, such as ``item``, that reads the whole tensor; torch's method reads this rank's shard."""
 
     def read(self: Any, *args: Any, **kwargs: Any) -> Any:
         return getattr(operators.gathered(self), name)(*args, **kwargs)
@@ -89,18 +90,18 @@ def _reader(operators: _Operators, name: str) -> Any:
 
 
 class _Operators:
-    """Applies operators to split tensors.
+    """Applies operators to sharded tensors.
 
     Args:
-        spread: This rank.
-        kind: torch's class of split tensors.
+        spread: The state of this rank.
+        kind: The class DTensor.
     """
 
     def __init__(self, spread: Spread, kind: Any) -> None:
         self._spread, self._torch, self._kind = spread, spread.torch, kind
 
     def apply(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """Apply a function of torch."""
+        """Call a function of torch that got a sharded tensor, and return the result for whole tensors."""
         name = _name_of(function)
         if function is self._torch.autograd.grad:
             self._spread.refuse(
@@ -117,7 +118,7 @@ class _Operators:
                 return iter(
                     [self._view(functools.partial(_entry, i), "__getitem__", args) for i in range(len(args[0]))]
                 )
-        if name == "backward":  # hooks that it calls are to see operators of their own
+        if name == "backward":  # its hooks call operators that must be patched too
             return self._torch.autograd.backward((args[0],), *args[1:], **kwargs)
         with self._torch._C.DisableTorchFunctionSubclass():
             return self._operator(function, name, args, kwargs)
@@ -147,17 +148,20 @@ class _Operators:
             try:
                 return function(*args, **kwargs)
             except (RuntimeError, AssertionError, IndexError, TypeError, ValueError):
-                pass  # torch cannot apply it to pieces, or the program is wrong: then it fails as it should below
+                pass  # torch cannot apply it to shards; an error of the program is raised again below
         return self._on_whole(function, args, kwargs)
 
     def _note_written(self, value: Any) -> None:
-        """Note the memory of split tensors that an operator, or this module, changes."""
+        """Note the shards that an operator of the program changes."""
         for each in _leaves(value):
             if isinstance(each, self._kind):
                 self._spread.note_write(memory_of(each))
 
     def _note(self, name: str, given: Sequence[Any], args: Any, kwargs: Any) -> None:
-        """Add what meets split tensors to a digest, which ranks compare: each changes its own piece by it."""
+        """Add an operator's name and its plain operands to the digest that ranks compare.
+
+        Each rank changes its own shard with these operands, so different operands would go unnoticed.
+        """
         if self._spread.backward or self._spread.on_trial:
             return
         numbers = [each for each in _leaves((args, kwargs)) if isinstance(each, bool | int | float | complex)]
@@ -166,11 +170,11 @@ class _Operators:
         self._spread.operands = (self._spread.operands + zlib.crc32(repr((name, numbers, found)).encode())) % (1 << 62)
 
     def _goes_with(self, value: Any) -> bool:
-        """Return whether torch takes a tensor together with split ones: it is split, or a number."""
+        """Return whether torch accepts a tensor together with sharded tensors: it is sharded, or has one element."""
         return isinstance(value, self._kind) or value.numel() == 1 and not value.requires_grad
 
     def _on_whole(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """Apply a function to whole tensors, and give each rank its piece of what it has changed."""
+        """Apply a function to whole tensors, and copy in-place changes back to this rank's shards."""
         taken: dict[int, tuple[Any, _Gathered]] = {}
 
         def gather(value: Any) -> Any:
@@ -199,7 +203,11 @@ class _Operators:
             split._local_tensor.data.copy_(_piece(self._kind, split, value.detach()))
 
     def _view(self, function: Callable[[Any], Any], name: str, args: Any) -> Any:
-        """Return a view of a split tensor. One that has no memory in common with it remembers where it comes from."""
+        """Return a view of a sharded tensor.
+
+        A result that shares no memory with the tensor stores the tensor and the view function, so that in-place changes
+        of the result can be written back to the tensor.
+        """
         base = args[0]
         found = None
         if not _origin(base):
@@ -229,7 +237,7 @@ class _Operators:
         return found
 
     def _assign(self, function: Any, args: Any) -> None:
-        """Assign to an attribute of a split tensor, or a split tensor to one of a plain tensor."""
+        """Assign to an attribute, such as ``data`` or ``grad``; the target or the value is sharded."""
         target, value = args
         name = function.__self__.__name__
         if name not in ("data", "grad") or value is None:
@@ -260,14 +268,14 @@ class _Operators:
         target._local_tensor.data.copy_(local.detach())
 
     def gathered(self, value: Any) -> Any:
-        """Return the whole of a split tensor, without gradients."""
+        """Return a sharded tensor as a whole tensor, without gradients."""
         if not isinstance(value, self._kind):
             return value.detach()
         with self._torch._C.DisableTorchFunctionSubclass(), self._torch.no_grad():
             return _Gathered(self._torch, value).value.detach()
 
     def copied(self, value: Any) -> Any:
-        """Return a plain tensor or parameter with the full content of a sharded one."""
+        """Return a copy of a sharded tensor as a whole plain tensor or parameter."""
         found = self.gathered(value).clone()
         if getattr(value, "_is_param", False):
             return self._torch.nn.Parameter(found, requires_grad=value.requires_grad)
@@ -275,7 +283,7 @@ class _Operators:
 
 
 class _Gathered:
-    """A split tensor as a whole one; a view is taken anew of the whole of what it is a view of."""
+    """The whole tensor of a sharded tensor; a view with a stored base is computed again from the whole base."""
 
     def __init__(self, torch: Any, split: Any) -> None:
         origin = _origin(split)
@@ -290,11 +298,11 @@ class _Gathered:
         self._version = self.value._version
 
     def is_changed(self) -> bool:
-        """Whether it was changed in place."""
+        """Return whether the whole tensor was changed in place since the construction."""
         return bool(self.value._version != self._version)
 
     def chain(self) -> Sequence[tuple[Any, Any]]:
-        """Return what is to be written back: split tensors and their whole values."""
+        """Return the sharded tensors to write back, this one and its bases, each with its whole value."""
         return [(self.split, self.value), *(self._base.chain() if self._base is not None else ())]
 
 

@@ -1,7 +1,7 @@
-"""How is a model split that is whole already, with its optimizer made? By FSDP2, at its first call in training.
+"""Sharding of a whole model that already has an optimizer, with FSDP2, at the model's first call in training.
 
-FSDP2 puts split weights in the place of whole ones; the optimizers that had those take the split ones, with their
-state. What the program saves is whole, under the names it knows, and what it loads is split.
+FSDP2 replaces the whole weights by sharded ones, and the optimizers get the sharded weights and their state. Saved
+states hold whole tensors, under the names that the program knows, and loaded states are sharded.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from paceline.train.unmodified.state import Spread, check_hooks
 from paceline.train.unmodified.weights import copies, operators
 from paceline.train.unmodified.weights.operators import whole
 
-_now: IdentityMap[Any] = IdentityMap()  # whole weight -> what it has become; the whole one may go
+_now: IdentityMap[Any] = IdentityMap()  # whole weight -> sharded weight; does not keep the whole one alive
 _optimizers: WeakSet[Any] = WeakSet()
 _models: WeakSet[Any] = WeakSet()
 _meshes: list[Any] = []
-_parts: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()  # in split models
-_watch: list[Callable[[Any, int], None]] = []
-_places = [0]  # given to split weights by now, in one order on all ranks; weights that are gone keep theirs
-_used: dict[int, bool] = {}  # of this pass: place of a weight -> whether this rank has a gradient for it
-_without: list[tuple[int, Any]] = []  # weights that had no gradient before this pass
-_reducing: list[Any] = []  # groups whose gradients FSDP2 exchanges at this moment
-_by_program: set[int] = set()  # weights that operators outside of the model gave a gradient in this pass
+_parts: WeakKeyDictionary[Any, frozenset[str]] = WeakKeyDictionary()  # of sharded models -> weight names
+_watch: list[Callable[[Any, int], None]] = []  # called with each of FSDP2's parameter groups
+_places = [0]  # the count of numbered sharded weights; numbers are equal on all ranks and not reused
+_used: dict[int, bool] = {}  # in this pass: number of a weight -> whether this rank has a gradient for it
+_without: list[tuple[int, Any]] = []  # numbers and weights without a gradient before this pass
+_reducing: list[Any] = []  # parameter groups whose gradients FSDP2 exchanges at the moment
+_by_program: set[int] = set()  # ids of weights that got a gradient outside of the model in this pass
 
 
 def now(tensor: Any) -> Any:
-    """Return what a weight has become."""
+    """Return the sharded weight that replaced a whole weight; return other tensors unchanged."""
     found = _now.get(tensor)
     return tensor if found is None else found
 
 
 def patch(spread: Spread, watch: Callable[[Any, int], None]) -> None:
-    """Keep account of optimizers, where models are to be split.
+    """Patch optimizers, gradient scalers, operators and copies, if the layout shards models.
 
     Args:
-        spread: This rank.
-        watch: Is given each of FSDP2's groups, and the place of its first weight.
+        spread: The state of this rank.
+        watch: Is called with each of FSDP2's parameter groups and the number of its first weight.
     """
     _watch[:] = [watch]
     if spread.layout.shard == 1:
@@ -63,22 +63,22 @@ def patch(spread: Spread, watch: Callable[[Any, int], None]) -> None:
 
 
 def is_split(module: Any) -> bool:
-    """Say whether a model, or what it is a part of, is split."""
+    """Return whether a model was sharded as a whole; False for modules inside a sharded model (see `is_part`)."""
     return module in _models
 
 
 def any_split() -> bool:
-    """Return whether a model is split."""
+    """Return whether any model is sharded."""
     return bool(_models)
 
 
 def is_part(module: Any) -> bool:
-    """Return whether a module is in a model that is split."""
+    """Return whether a module is, or is inside, a sharded model."""
     return module in _parts
 
 
 def check_parts(spread: Spread, module: Any) -> None:
-    """Refuse weights that a model has got or lost after it was split, and hooks on those that it has."""
+    """End the program if a sharded model has gained or lost weights, or has hooks on its weights."""
     for weight in module.parameters():
         check_hooks(spread, weight)
     for part in module.modules():
@@ -97,7 +97,16 @@ def _own_names(part: Any) -> frozenset[str]:
 
 
 def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
-    """Split a model that is about to train; in evaluation mode, one whose weights an optimizer has."""
+    """Shard a model at its first call with gradients, and give its optimizers the sharded weights.
+
+    In evaluation mode, only a model whose weights are in an optimizer is sharded.
+
+    Args:
+        spread: The state of this rank.
+        exchange: The exchanges with the other ranks.
+        module: The model.
+        trains: Whether the model is in training mode.
+    """
     if spread.layout.shard == 1 or module in _models:
         return
     trained = {id(weight) for weight in module.parameters() if weight.requires_grad}
@@ -111,7 +120,7 @@ def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
     before = dict(module.named_parameters(remove_duplicate=False))
     trained_names = {name for name, weight in module.named_parameters() if weight.requires_grad}
     try:
-        _fully_shard(spread, getattr(module, "_orig_mod", module))  # what torch.compile has wrapped
+        _fully_shard(spread, getattr(module, "_orig_mod", module))  # the module inside a wrapper of torch.compile
     except Exception as error:
         spread.refuse(
             f"FSDP2 cannot split {type(module).__name__} ({type(error).__name__}: {error}); use dp in place of shard"
@@ -137,23 +146,23 @@ def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
 
 
 def _note_own_gradient(weight: Any) -> None:
-    """Note that the program's own operators gave a split weight a gradient, and split it as the weight is."""
+    """Note that the program itself computed a gradient of a sharded weight, and shard it like the weight."""
     if _reducing:
-        return  # FSDP2 calls hooks too, after it has set a gradient
+        return  # FSDP2 has set this gradient
     if weight.grad.placements != weight.placements:
         weight.grad = weight.grad.redistribute(placements=weight.placements)
     _by_program.add(id(weight))
 
 
 def _pass_on(weight: Any, before: Any) -> None:
-    """Give a split weight the gradient that was computed for the whole one, before the model was split."""
+    """Move a gradient of the whole weight, from a graph built before the sharding, to the sharded weight."""
     gradient, before.grad = _as(weight, before.grad), None
     _by_program.add(id(weight))
     weight.grad = gradient if weight.grad is None else weight.grad + gradient
 
 
 def _check_optimizers(spread: Spread, module: Any, having: Sequence[Any]) -> None:
-    """Refuse what updates weights in a way that split ones cannot follow."""
+    """End the program if no optimizer has the model's weights, or if one is LBFGS."""
     if not having:
         spread.refuse(
             f"no optimizer has the weights of {type(module).__name__} at its first call in training; make it before, "
@@ -174,12 +183,12 @@ def _fully_shard(spread: Spread, module: Any) -> None:
         _meshes.append(torch.distributed.init_device_mesh(device, sizes, mesh_dim_names=names))
     for block in blocks_of(module):
         fully_shard(block, mesh=_meshes[0])
-    # By default weights of the root stay whole after a forward pass, and the program would find those.
+    # By default the root's weights stay whole after a forward pass, and the program would see whole weights.
     fully_shard(module, mesh=_meshes[0], reshard_after_forward=True)
 
 
 def _check_block(spread: Spread, exchange: Any, number: int, block: Any, given: Any) -> None:
-    """See that all ranks have come to one block, whose weights they are about to exchange."""
+    """End the program if the ranks are about to gather the weights of different blocks in one exchange."""
     if spread.has_part and not exchange.agree([number]):
         spread.refuse(
             f"ranks call other blocks ({type(block).__name__.removeprefix('FSDP')}) for their rows, such as experts or "
@@ -188,7 +197,7 @@ def _check_block(spread: Spread, exchange: Any, number: int, block: Any, given: 
 
 
 def _note_used(module: Any) -> None:
-    """Have all ranks exchange the same weights, though a part of the rows may not use all, and note which it used."""
+    """Make all ranks exchange the gradients of all weights, also unused ones, and note which weights were used."""
     module.set_reduce_scatter_unused_params(True)
     for part in module.modules():
         for group in part._get_fsdp_state()._fsdp_param_groups if hasattr(part, "_get_fsdp_state") else ():
@@ -218,7 +227,10 @@ def _note_used_of(group: Any, first: int) -> None:
 
 
 def drop_unused(exchange: Any) -> None:
-    """After a backward pass, leave weights that no rank has used without a gradient, as one process does."""
+    """After a backward pass, remove the gradients of weights that no rank has used, as in one process.
+
+    The same exchange also compares the ranks' digests.
+    """
     places = _places[0]
     if not places:
         return
@@ -243,7 +255,7 @@ def forget_used() -> None:
 
 
 def _take_over(optimizer: Any) -> None:
-    """Give an optimizer the split weights, and split what it has kept of whole ones."""
+    """Replace the whole weights of an optimizer by the sharded weights, and shard its state."""
     for group in optimizer.param_groups:
         for place, weight in enumerate(group["params"]):
             split_weight = now(weight)
@@ -260,7 +272,7 @@ def _split_like(weight: Any, kept: dict[str, Any]) -> dict[str, Any]:
 
 
 def _as(weight: Any, value: Any) -> Any:
-    """Split a whole tensor of a weight's shape as the weight is."""
+    """Return a whole tensor sharded like a weight of the same shape; return other values unchanged."""
     from torch.distributed.tensor import distribute_tensor
 
     if _is_split(value) or not _is_split(weight) or value.shape != weight.shape or not value.dim():
@@ -286,7 +298,7 @@ def _loaded_split(module: Any, state: Any, prefix: str, *others: Any) -> None:
 
 
 def _keep_whole_outside(optimizer: Any) -> None:
-    """Have an optimizer's state saved whole, and split when it is loaded."""
+    """Register hooks on an optimizer, so that its saved state is whole and a loaded state is sharded."""
 
     def save(own: Any, found: Any) -> Any:
         kept = {
@@ -306,7 +318,7 @@ def _keep_whole_outside(optimizer: Any) -> None:
 
 
 def _agree_on_overflow(spread: Spread) -> None:
-    """Have all ranks skip a step whose gradients are not finite on one of them."""
+    """Patch the gradient scaler: all ranks skip a step if gradients are not finite on any of them."""
     torch, scaler = spread.torch, spread.torch.amp.GradScaler
     original = scaler._unscale_grads_
 

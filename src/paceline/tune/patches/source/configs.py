@@ -1,8 +1,8 @@
-"""Configuration files of a program, in YAML or JSON: finding them, their values by key, and changing them.
+"""Configuration files of a program, in YAML or JSON: find the files, read their values by key, and change values.
 
-For Hydra, the files are those that the ``defaults`` list and the command select; the keys of a group's values
-start with the group's name. A change replaces the text of one value, or adds a line to a section; the rest of
-the file stays.
+For Hydra, the files are those that the ``defaults`` list and the command select; the keys of a group's values start
+with the group's name. A change replaces the text of one value, or adds a line to a section; the rest of the file stays
+unchanged.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class ConfigFile:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigChange:
-    """A range of a text and its replacement."""
+    """A range of a file's text, and the text that replaces it."""
 
     start: int
     end: int
@@ -77,8 +77,8 @@ def configs_of(sources: Sequence[SourceFile], command: Sequence[str], cwd: Path)
 
     Args:
         sources: The Python files of the program.
-        command: The command that starts it.
-        cwd: The folder in which it runs.
+        command: The command that starts the program.
+        cwd: The folder in which the program runs.
     """
     found: dict[Path, ConfigFile] = {}
     for one in [*_of_hydra(sources, command, cwd), *_named(sources, command, cwd)]:
@@ -101,7 +101,7 @@ def in_yaml(value: object) -> str:
 
 
 def _named(sources: Sequence[SourceFile], command: Sequence[str], cwd: Path) -> Iterator[ConfigFile]:
-    """Yield the files whose paths are words of the command or strings in the sources."""
+    """Yield the configuration files whose paths are words of the command or strings in the sources."""
     given = {part for word in command for part in (word, word.partition("=")[2])}
     words = [(cwd, part) for part in sorted(given)]
     words += [(cwd / s.path.parent, word) for s in sources for word in _QUOTED.findall(s.text)]
@@ -148,7 +148,7 @@ def _defaults(text: str) -> list[tuple[str, str]]:
 
 
 def _chosen(command: Sequence[str], name: str) -> str | None:
-    """Return the value that a command line gives an option or a Hydra group; None if it gives none."""
+    """Return the value that a command sets for an option or a Hydra group; None if it sets none."""
     for place, word in enumerate(command):
         if word.startswith((f"{name}=", f"+{name}=")):
             return word.partition("=")[2]
@@ -170,7 +170,7 @@ def _read(path: Path, cwd: Path) -> SourceFile | None:
 
 
 def _composed(text: str) -> Any:
-    """Return the tree of a YAML or JSON text; None if PyYAML is missing or the text is not valid."""
+    """Return the syntax tree of a YAML or JSON text; None if PyYAML is missing or the text is not valid."""
     if find_spec("yaml") is None:
         return None
     yaml = import_module("yaml")

@@ -64,7 +64,9 @@ def contained(value: cst.BaseExpression) -> cst.BaseExpression:
 
 
 def declarations(program: ProgramFiles, key: str, keys: tuple[str, ...] = ()) -> list[ValueOrigin]:
-    """Return the declarations of a name, of the first kind found: files, options, fields, then other assignments.
+    """Return the places where a program declares a name.
+
+    Only the first kind with results counts: configuration files, options, fields of classes, then other assignments.
 
     Args:
         program: The program.
@@ -78,13 +80,16 @@ def declarations(program: ProgramFiles, key: str, keys: tuple[str, ...] = ()) ->
 
 
 def sections(program: ProgramFiles, keys: tuple[str, ...]) -> list[tuple[SourceFile, Section]]:
-    """Return the sections of configuration files whose path ends in these keys."""
+    """Return the sections of configuration files whose path of keys ends in `keys`."""
     found = [(config.source, section) for config in program.configs for section in config.content[1]]
     return [(source, one) for source, one in found if keys and one.keys[-len(keys) :] == keys]
 
 
 def _in_configs(program: ProgramFiles, key: str, keys: tuple[str, ...]) -> list[ValueOrigin]:
-    """Return the configuration values of a key whose path matches best, preferring files that the command names."""
+    """Return the configuration values of a key whose paths match `keys` best.
+
+    Among equally good matches, values of files that the command names are preferred.
+    """
     found = [
         ((_equal_at_end(scalar.keys[:-1], keys), config.is_chosen), _of_scalar(config.source, scalar))
         for config in program.configs
@@ -101,7 +106,7 @@ def _of_scalar(source: SourceFile, scalar: Scalar) -> ValueOrigin:
 
 
 def _equal_at_end(one: tuple[str, ...], other: tuple[str, ...]) -> int:
-    """Return the number of equal names at the end of two paths."""
+    """Return how many names are equal at the end of two paths of keys."""
     count = 0
     while count < min(len(one), len(other)) and one[-1 - count] == other[-1 - count]:
         count += 1
@@ -123,7 +128,7 @@ def _options(program: ProgramFiles, key: str) -> Iterator[ValueOrigin]:
 
 
 def _fields(program: ProgramFiles, key: str) -> Iterator[ValueOrigin]:
-    """Yield attributes of classes, such as fields of dataclasses."""
+    """Yield attributes of classes with this name, such as fields of dataclasses."""
     for name, ones in program.classes.items():
         for one in ones:
             for value in assigned(one.tree, key, one.node):
@@ -131,7 +136,7 @@ def _fields(program: ProgramFiles, key: str) -> Iterator[ValueOrigin]:
 
 
 def _set(program: ProgramFiles, key: str) -> Iterator[ValueOrigin]:
-    """Yield entries of dictionaries, and assignments to attributes such as ``config.workers = 4``."""
+    """Yield entries of dictionaries with this key, and assignments to such attributes (``config.workers = 4``)."""
     for one in program.each(cst.DictElement):
         if isinstance(one.node, cst.DictElement) and code_of(one.node.key).strip("\"'") == key:
             yield _origin(one, one.node.value, f'the key "{key}"')
@@ -149,7 +154,7 @@ def _origin(one: Located, value: cst.BaseExpression | None, what: str) -> ValueO
 
 @dataclass(frozen=True, kw_only=True)
 class DictEntries:
-    """The entries of a dictionary, as far as the source shows them."""
+    """The entries of a dictionary that can be read from the source."""
 
     values: Mapping[str, cst.BaseExpression]
     unpacked: Sequence[cst.BaseExpression] = ()  # other mappings that are unpacked into it
@@ -169,7 +174,7 @@ def assignments(tree: Tree, scope: cst.CSTNode) -> Iterator[tuple[cst.BaseExpres
 
 
 def assigned(tree: Tree, name: str, scope: cst.CSTNode) -> list[cst.BaseExpression]:
-    """Return the values assigned to a name in a function, a class or a module."""
+    """Return the values that are assigned to a name in a function, a class or a module."""
     return [value for target, value in assignments(tree, scope) if code_of(target) == name]
 
 
@@ -181,7 +186,7 @@ def assigned_to_self(tree: Tree, owner: cst.ClassDef, name: str) -> list[cst.Bas
 
 
 def entries(tree: Tree, mapping: cst.BaseExpression) -> DictEntries | None:
-    """Return the entries of a dictionary, written out or in a variable; None for other expressions."""
+    """Return the entries of a dictionary that is written out or is in a variable; None for other expressions."""
     written = _written(mapping)
     if written is not None or not isinstance(mapping, cst.Name | cst.Attribute):
         return written
@@ -211,7 +216,7 @@ def _written(node: cst.BaseExpression) -> DictEntries | None:
 
 
 def _with_later(tree: Tree, name: str, known: DictEntries) -> DictEntries:
-    """Return the entries with those that may be added after the line that creates the dictionary."""
+    """Return the known entries of a dictionary, plus those that other statements of the file can add to it."""
     later: dict[str, cst.BaseExpression] = {}
     for target, value in _everywhere(tree):
         pair = keyed(target)
@@ -234,7 +239,7 @@ def _everywhere(tree: Tree) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpres
 def _pairs(
     target: cst.BaseExpression, value: cst.BaseExpression
 ) -> Iterator[tuple[cst.BaseExpression, cst.BaseExpression]]:
-    """Yield the targets and values of an assignment; ``a, b = 1, 2`` has two."""
+    """Yield each target of an assignment with its value; ``a, b = 1, 2`` gives two pairs."""
     both = isinstance(target, cst.Tuple | cst.List) and isinstance(value, cst.Tuple | cst.List)
     if both and len(target.elements) == len(value.elements):  # type: ignore[attr-defined]
         for one, other in zip(target.elements, value.elements, strict=True):  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""Finds where a file has a complete model: after the last statement that binds it, before training.
+"""Finds where a model is complete: after the last statement that assigns it to its name, before training.
 
-A model is an object whose parameters an optimizer gets: ``optim.AdamW(model.parameters())``, also through a
-list, or ``make_optimizer(model)`` if the file calls ``model(...)``. If the file does not bind the name, as in a
+A model is an object whose parameters are given to an optimizer: ``optim.AdamW(model.parameters())``, also through a
+list, or ``make_optimizer(model)`` if the file calls ``model(...)``. If the file does not assign the name, as in a
 function with the model as an argument, the place is before the statement that creates the optimizer.
 """
 
@@ -24,7 +24,7 @@ _OPTIMIZER = re.compile(r"opt", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class ModelBinding:
-    """The place where statements about a model are inserted."""
+    """The place at which statements about a model are inserted into a file."""
 
     model: str  # name of the model at this place
     anchor: cst.CSTNode  # the statement next to which they are inserted
@@ -34,7 +34,7 @@ class ModelBinding:
 
 
 def places(tree: Tree) -> list[ModelBinding]:
-    """Return the places where the models of a file are complete."""
+    """Return for each model of a file the place where the model is complete."""
     found: dict[tuple[str, cst.CSTNode], ModelBinding] = {}
     for statement in tree.within(tree.module, _Line):
         if _makes_optimizer(tree, statement):
@@ -45,12 +45,12 @@ def places(tree: Tree) -> list[ModelBinding]:
 
 
 def _scope(tree: Tree, node: cst.CSTNode) -> cst.CSTNode:
-    """Return the function around a node, or the module."""
+    """Return the innermost function around a node, or the module."""
     return next(one for one in tree.above(node) if isinstance(one, cst.FunctionDef | cst.Module))
 
 
 def _blocks(tree: Tree, statement: cst.CSTNode) -> list[tuple[_Suite, cst.CSTNode]]:
-    """Return the blocks around a statement, innermost first, each with the statement of it that contains it."""
+    """Return the code blocks around a statement, innermost first, each with its direct child around the statement."""
     found, below = [], statement
     for one in tree.above(statement):
         if isinstance(one, _Suite):
@@ -89,7 +89,7 @@ def _with_parameters(tree: Tree, nodes: Iterable[cst.CSTNode]) -> list[str]:
 
 
 def _root(owner: cst.BaseExpression) -> str:
-    """Return the model that owns parameters: ``model`` for ``model.module.head``, ``self.net`` for ``self.net.x``."""
+    """Return the object that owns the model: ``model`` for ``model.module.head``, ``self.net`` for ``self.net.x``."""
     parts = code_of(owner).split(".")
     if not all(part.isidentifier() for part in parts):
         return ""
@@ -99,7 +99,7 @@ def _root(owner: cst.BaseExpression) -> str:
 
 
 def _statements(tree: Tree, scope: cst.CSTNode) -> list[_Line]:
-    """Return the simple statements of a function, without those of nested functions."""
+    """Return the simple statements of a function or module, without those of nested functions."""
     return [s for s in tree.within(scope, _Line) if _scope(tree, s) is scope]
 
 
@@ -142,7 +142,7 @@ def _place(tree: Tree, model: str, optimizer: _Line) -> ModelBinding:
 
 
 def _uses(tree: Tree, statement: cst.CSTNode, model: str) -> bool:
-    """Return whether a statement trains a model: a loop, a call of it, or a function named for training."""
+    """Return whether a statement trains the model: a loop, a call of the model, or a training function that gets it."""
     if isinstance(statement, cst.For | cst.While):
         return True
     if isinstance(statement, _Line) and model in _bound(statement):

@@ -1,7 +1,7 @@
 """Traces where a value comes from: a constant, an option's default, a dataclass, a dictionary, a configuration file.
 
-A value is followed through variables, parameters and their callers, attributes of ``self``, and unpacked
-arguments. If it cannot be followed, its declarations are found by name.
+A value is followed through variables, parameters and their callers, attributes of ``self``, and unpacked arguments. If
+it cannot be followed, declarations with the same name are searched.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CASTS = ("int", "bool", "float")
 
 @dataclass(frozen=True)
 class Alias:
-    """A name under which a value is passed on."""
+    """A name under which a traced value is read: a variable in one scope, or an attribute or key in any file."""
 
     name: str
     tree: Tree | None = None  # None: an attribute or a key, in all files
@@ -67,17 +67,17 @@ class Trace:
 
     @property
     def is_declared(self) -> bool:
-        """Whether users can set at least one of the origins."""
+        """Whether users can set the value at one or more of its origins."""
         return any(one.is_declared for one in self.origins)
 
     def by_way_of(self, *aliases: Alias) -> Trace:
-        """Return the trace with additional names of the value."""
+        """Return the trace with additional names under which the value is read."""
         return replace(self, aliases=self.aliases.union(aliases))
 
 
 @dataclass
 class Tracer:
-    """Traces values of one program."""
+    """Traces where values in the files of one program come from."""
 
     program: ProgramFiles
     _open: list[cst.CSTNode] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Tracer:
         return self._of_parts(tree, value)
 
     def _is_open(self, value: cst.CSTNode) -> bool:
-        """Return whether a value is already being traced, so that its origins lead back to it."""
+        """Return whether an expression is being traced already; tracing it again would never end."""
         return any(value is one for one in self._open)
 
     def _literal(self, tree: Tree, value: cst.CSTNode) -> ValueOrigin:
@@ -120,7 +120,7 @@ class Tracer:
         return ValueOrigin(where=Located(source, tree, value).where, what="", text=code_of(value), node=value)
 
     def _of_parts(self, tree: Tree, value: cst.BaseExpression) -> Trace:
-        """Return the origins of the parts of a computed value, as far as users can set them."""
+        """Return the origins of the names in a computed value, limited to origins that users can set."""
         kinds = cst.Name, cst.Attribute, cst.Subscript, cst.Call
         inner = [one for kind in kinds for one in tree.within(value, kind) if one is not value]
         return _computed(self.trace(tree, one) for one in inner if not _is_part(tree, one))
@@ -147,7 +147,7 @@ class Tracer:
         return (traces[0] if len(traces) == 1 else _computed(traces)).by_way_of(Alias(name, tree, scope))
 
     def _imported(self, tree: Tree, name: cst.BaseExpression) -> Trace:
-        """Trace a name that is defined in another file of the program."""
+        """Trace a name that is imported from another file of the program."""
         for whole in tree.names(name):
             module, _, last = whole.rpartition(".")
             for source in self.program.sources if module else ():
@@ -209,7 +209,7 @@ class Tracer:
         return Trace(origins=found, is_exact=True, is_unknown=not found)
 
     def _of_self(self, tree: Tree, owner: cst.ClassDef, before: Sequence[str], key: str) -> Trace:
-        """Trace ``self.key``, ``self.hparams.key`` and ``self.config.section.key``."""
+        """Trace ``self.key``, ``self.hparams.key`` or ``self.config.section.key`` in the class `owner`."""
         init = method(owner, "__init__")
         if list(before) == ["hparams"] and init is not None and key in [p.name.value for p in parameters(init)]:
             return self.of_parameter(tree, init, key)
@@ -224,7 +224,7 @@ class Tracer:
         return self._declared(key, tuple(before[1:]))
 
     def in_mapping(self, tree: Tree, mapping: cst.BaseExpression, key: str) -> Trace:
-        """Return where the value of a mapping's key comes from, such as of ``**settings``."""
+        """Return where the value of a key of a mapping comes from, for example of ``**settings``."""
         known = entries(tree, mapping)
         if known is not None:
             return self._in_entries(tree, known, key)
@@ -242,7 +242,7 @@ class Tracer:
         return replace(_joined([*([first] if first else []), *later]), is_exact=False, is_absent=False, lacking=())
 
     def _in_unknown(self, tree: Tree, mapping: cst.BaseExpression, key: str) -> Trace:
-        """Trace a key of a mapping that the sources do not write out."""
+        """Trace a key of a mapping without known entries: the environment, ``**kwargs``, or a configuration file."""
         if code_of(mapping) in _ENVIRONMENT:
             return Trace(origins=(ValueOrigin(where="the environment", what=key, text=""),), is_exact=True)
         own = self._variadic(tree, mapping)
@@ -258,13 +258,13 @@ class Tracer:
         return Trace(origins=tuple(declarations(self.program, key, keys)), is_exact=True)
 
     def _variadic(self, tree: Tree, mapping: cst.BaseExpression) -> cst.FunctionDef | None:
-        """Return the function whose ``**kwargs`` the mapping is; None for other mappings."""
+        """Return the function that declares the mapping as its ``**kwargs``; None for other mappings."""
         function = function_around(tree, mapping)
         given = function.params.star_kwarg if function is not None else None
         return function if given is not None and code_of(mapping) == given.name.value else None
 
     def _keys(self, tree: Tree, mapping: cst.BaseExpression) -> tuple[str, ...]:
-        """Return the keys by which a mapping is read: ``("data", "loader")`` for ``cfg["data"].loader``."""
+        """Return the keys through which a mapping is reached: ``("data", "loader")`` for ``cfg["data"].loader``."""
         pair = keyed(mapping)
         if pair is not None:
             return (*self._keys(tree, pair[0]), pair[1])
@@ -281,7 +281,10 @@ class Tracer:
 
 
 def _is_part(tree: Tree, node: cst.CSTNode) -> bool:
-    """Return whether a name is part of a longer one, a called function, a keyword, or of an installed package."""
+    """Return whether a name is no value to trace.
+
+    True for a part of a dotted name, the name of a called function or of a keyword, an imported name, and a builtin.
+    """
     above = next(tree.above(node))
     is_called = isinstance(above, cst.Call) and above.func is node
     is_keyword = isinstance(above, cst.Arg) and above.keyword is node
@@ -293,20 +296,20 @@ def _is_builtin(node: cst.CSTNode) -> bool:
 
 
 def _is_heir(call: Located, name: str) -> bool:
-    """Return whether a call is ``super().__init__(...)`` in a subclass of the named class."""
+    """Return whether a call is in a direct subclass of the named class, such as ``super().__init__(...)``."""
     owner = class_around(call.tree, call.node)
     return owner is not None and name in [last_name(base.value) for base in owner.bases]
 
 
 def _computed(traces: Iterable[Trace]) -> Trace:
-    """Return the trace of a value that is computed from other values."""
+    """Return the trace of a value that is computed from the values of several traces."""
     found = list(traces)
     origins = tuple(dict.fromkeys(o for one in found for o in one.origins if o.is_declared))
     return Trace(origins=origins, is_unknown=any(one.is_unknown for one in found))
 
 
 def _joined(traces: Sequence[Trace]) -> Trace:
-    """Return the trace of a value that has several sources."""
+    """Return the trace of a value that can come from each of several traces."""
     return Trace(
         origins=tuple(dict.fromkeys(origin for one in traces for origin in one.origins)),
         is_exact=all(one.is_exact for one in traces),

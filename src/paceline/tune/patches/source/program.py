@@ -1,4 +1,4 @@
-"""The files of one program, with the declarations of its functions, classes, options and attributes."""
+"""The files of one program, and lookups by name in them: calls, functions, classes, options and loaders."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Located:
 
 
 class ProgramFiles:
-    """The sources of a program, and the command that starts it.
+    """The source files of a program, its configuration files, and the command that starts it.
 
     Attributes:
-        values: New source text by expression, for expressions that are replaced.
-        changes: Changes to configuration files, by path.
+        values: The new source text of each expression that is replaced.
+        changes: Changes to configuration files, by the path of the file.
     """
 
     def __init__(
@@ -54,18 +54,18 @@ class ProgramFiles:
         self._trees: dict[Path, Tree] = {}
 
     def tree(self, source: SourceFile) -> Tree:
-        """Return the syntax tree of a source."""
+        """Return the syntax tree of a source file, which is parsed once."""
         if source.path not in self._trees:
             self._trees[source.path] = Tree(source.text)
         return self._trees[source.path]
 
     def has_values(self, source: SourceFile) -> bool:
-        """Return whether some expressions of a source are replaced."""
+        """Return whether expressions of a source file are replaced."""
         tree = self._trees.get(source.path)
         return tree is not None and any(tree.has(node) for node in self.values)
 
     def each(self, kind: type[cst.CSTNode]) -> Iterator[Located]:
-        """Yield the nodes of a kind in the script and in all sources that may declare loaders or options."""
+        """Yield the nodes of a type in the script, and in sources whose text can declare loaders or options."""
         for source in self.sources:
             if not (source.is_script or _MAY_DECLARE.search(source.text)):
                 continue
@@ -91,7 +91,7 @@ class ProgramFiles:
 
     @cached_property
     def functions(self) -> Mapping[str, int]:
-        """The number of functions with each name."""
+        """How many functions have each name."""
         found: dict[str, int] = defaultdict(int)
         for one in self.each(cst.FunctionDef):
             found[one.node.name.value] += 1  # type: ignore[attr-defined]
@@ -99,7 +99,7 @@ class ProgramFiles:
 
     @cached_property
     def loader_classes(self) -> frozenset[str]:
-        """The names of the program's own loader classes."""
+        """The names of the program's own loader classes (direct and indirect subclasses of torch's)."""
         found: set[str] = set()
         bases = {
             name: {n for base in one.node.bases for n in one.tree.names(base.value)}  # type: ignore[attr-defined]
@@ -111,12 +111,12 @@ class ProgramFiles:
         return frozenset(found)
 
     def is_loader(self, tree: Tree, call: cst.Call) -> bool:
-        """Return whether a call creates a loader: of torch's class, of one of the program's, or partially."""
+        """Return whether a call creates a loader of torch's or the program's class, or is a partial of such a class."""
         made = self.makes(tree, call.func) or self._is_choice(tree, call.func)
         return made or self.is_partial(tree, call) or self.in_subclass(tree, call)
 
     def _is_choice(self, tree: Tree, function: cst.BaseExpression) -> bool:
-        """Return whether a name stands for one of two loader classes: ``kind = DataLoader if plain else Mine``."""
+        """Return whether a variable holds one of two loader classes, as in ``kind = DataLoader if plain else Mine``."""
         if not isinstance(function, cst.Name):
             return False
         scope = function_around(tree, function) or tree.module
@@ -137,7 +137,10 @@ class ProgramFiles:
         return "functools.partial" in tree.names(call.func) and bool(call.args) and self.makes(tree, call.args[0].value)
 
     def in_subclass(self, tree: Tree, call: cst.Call) -> bool:
-        """Return whether a call is ``super().__init__(...)`` in the program's own loader class."""
+        """Return whether a call is ``super().__init__(...)`` in one of the program's loader classes.
+
+        False if a base class in the program has its own ``__init__``, which then gets the arguments.
+        """
         function = call.func
         if not isinstance(function, cst.Attribute) or function.attr.value not in _INITS:
             return False
@@ -149,7 +152,7 @@ class ProgramFiles:
         return code_of(function.value).startswith("super(")
 
     def hands_on(self, tree: Tree, function: cst.BaseExpression) -> bool:
-        """Return whether a class of the program calls ``super().__init__(...)`` of its loader class."""
+        """Return whether the named loader class of the program passes arguments on with ``super().__init__(...)``."""
         names = {name.rpartition(".")[2] for name in tree.names(function)}
         inner = [(c.tree, c.node) for c in self.calls.get("__init__", ()) if isinstance(c.node, cst.Call)]
         owners = [class_around(tree, call) for tree, call in inner if self.in_subclass(tree, call)]
@@ -198,7 +201,7 @@ def parameters(function: Function) -> list[cst.Param]:
 
 
 def positions(function: Function) -> list[str]:
-    """Return the names of the parameters that may be passed by position."""
+    """Return the names of the parameters that can be passed by position."""
     keyword_only = {one.name.value for one in function.params.kwonly_params}
     return [one.name.value for one in parameters(function) if one.name.value not in keyword_only]
 
@@ -210,7 +213,7 @@ def text_of(node: cst.BaseExpression | None) -> str | None:
 
 
 def keyed(node: cst.BaseExpression) -> tuple[cst.BaseExpression, str] | None:
-    """Return mapping and key of ``m["key"]``, ``m.get("key", ...)`` or ``getattr(m, "key", ...)``; otherwise None."""
+    """Return mapping and key of ``m["key"]``, ``m.get("key", ...)`` or ``getattr(m, "key", ...)``; None for others."""
     if isinstance(node, cst.Subscript) and len(node.slice) == 1 and isinstance(node.slice[0].slice, cst.Index):
         key = text_of(node.slice[0].slice.value)
         return (node.value, key) if key is not None else None

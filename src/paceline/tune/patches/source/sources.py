@@ -23,9 +23,9 @@ def sources_of(command: Sequence[str], cwd: Path, environment: Mapping[str, str]
     """Return the sources of a program, the script first.
 
     Args:
-        command: The command that starts it, such as ``["torchrun", "--nproc-per-node", "4", "train.py"]``.
-        cwd: The folder in which it is started.
-        environment: Its environment variables, for ``PYTHONPATH``.
+        command: The command that starts the program, such as ``["torchrun", "--nproc-per-node", "4", "train.py"]``.
+        cwd: The folder in which the command is started.
+        environment: The environment variables of the command; only ``PYTHONPATH`` is used.
 
     Raises:
         UsageError: The command names no Python file of the user's, or one that is not valid Python.
@@ -43,7 +43,7 @@ def sources_of(command: Sequence[str], cwd: Path, environment: Mapping[str, str]
 
 
 def _script(command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> tuple[Path, list[Path]]:
-    """Return the script that a command starts, and the folders from which it imports."""
+    """Return the script that a command starts, and the folders from which the script can import the user's modules."""
     beside = [cwd / part for part in environment.get("PYTHONPATH", "").split(os.pathsep) if part]
     if (cwd / "pyproject.toml").exists() or (cwd / "setup.py").exists():
         beside += [cwd, cwd / "src"]
@@ -64,14 +64,14 @@ def _script(command: Sequence[str], cwd: Path, environment: Mapping[str, str]) -
 
 
 def _file(path: Path) -> Path | None:
-    """Return the Python file for a word of a command: the file itself, or ``__main__.py`` of a folder; else None."""
+    """Return the Python file that a path names: the file itself, or ``__main__.py`` of a folder; None for others."""
     path = path / "__main__.py" if path.is_dir() else path
     found = path.suffix in (".py", ".pyw") and path.is_file() and not _installed(path)
     return path.resolve() if found else None
 
 
 def _module(parts: Sequence[str], roots: Sequence[Path]) -> Path | None:
-    """Return the file that runs as a module, which is ``__main__.py`` for a package; None without one."""
+    """Return the file that ``python -m`` runs for a dotted name; for a package, ``__main__.py``. None if not found."""
     path = _find(parts, roots)
     return path if path is None or path.name != "__init__.py" else _file(path.parent)
 
@@ -93,7 +93,11 @@ def _installed(path: Path) -> bool:
 
 
 def _read(path: Path, cwd: Path, *, is_script: bool) -> SourceFile | None:
-    """Return a source file; None if it is not readable Python. Raises UsageError in this case for the script."""
+    """Return a source file; None if it is not readable Python.
+
+    Raises:
+        UsageError: The file is the script, and is not readable Python.
+    """
     try:
         content = path.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
@@ -107,7 +111,7 @@ def _read(path: Path, cwd: Path, *, is_script: bool) -> SourceFile | None:
 
 
 def _imported(tree: ast.Module, path: Path, roots: Sequence[Path]) -> Iterator[Path]:
-    """Yield the user's files that a file imports."""
+    """Yield the files of the user that a file imports."""
     for node in ast.walk(tree):
         for parts, folders in _names(node, path, roots):
             for length in range(1, len(parts) + 1):

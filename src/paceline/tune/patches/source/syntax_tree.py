@@ -32,7 +32,7 @@ class Tree:
         return node in self._nodes.spans
 
     def within(self, node: cst.CSTNode, kind: type[Kind]) -> list[Kind]:
-        """Return the nodes of a kind inside a node, including itself, in the order of the file."""
+        """Return the nodes of a type inside a node, including the node itself, in the order of the file."""
         first, end = self._nodes.spans[node]
         return [one for one in self._nodes.order[first:end] if isinstance(one, kind)]
 
@@ -47,12 +47,12 @@ class Tree:
         return [one.name.value for one in self.above(node) if isinstance(one, cst.FunctionDef)]
 
     def names(self, node: cst.CSTNode) -> set[str]:
-        """Return the qualified names that a name may stand for: ``torch.utils.data.DataLoader`` for ``DL``."""
+        """Return the qualified names of an expression, such as ``torch.utils.data.DataLoader`` for the alias ``DL``."""
         scope = self._scopes.get(node)
         return {one.name for one in scope.get_qualified_names_for(node)} if isinstance(scope, Scope) else set()
 
     def is_imported(self, node: cst.CSTNode) -> bool:
-        """Return whether a name begins with one that the file imports."""
+        """Return whether a name or a dotted name refers to something that the file imports."""
         scope = self._scopes.get(node)
         found = scope.get_qualified_names_for(node) if isinstance(scope, Scope) else ()
         return any(one.source is QualifiedNameSource.IMPORT for one in found)
@@ -67,7 +67,7 @@ class Tree:
 
 
 class _Nodes(cst.CSTVisitor):
-    """Lists all nodes in order, each with its parent and its range in the list."""
+    """Lists all nodes of a tree, parents first, with each node's parent and the range of its subtree in the list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class _Nodes(cst.CSTVisitor):
         self._open: list[cst.CSTNode] = []
 
     def on_visit(self, node: cst.CSTNode) -> bool:
-        """Record the start of a node."""
+        """Add a node to the list, and store its parent and the start of its range."""
         self.parents[node] = self._open[-1] if self._open else None
         self.spans[node] = (len(self.order), 0)
         self.order.append(node)
@@ -85,7 +85,7 @@ class _Nodes(cst.CSTVisitor):
         return True
 
     def on_leave(self, original_node: cst.CSTNode) -> None:
-        """Record the end of a node."""
+        """Store the end of the node's range."""
         self._open.pop()
         self.spans[original_node] = (self.spans[original_node][0], len(self.order))
 
@@ -101,7 +101,7 @@ def unpacks(call: cst.Call) -> bool:
 
 
 def argument(call: cst.Call, name: str, order: Sequence[str] = ()) -> cst.Arg | None:
-    """Return an argument by its keyword, or by its position in the order of parameters; None if not given."""
+    """Return a call's argument for a parameter, given by keyword or by position in `order`; None if not given."""
     for place, arg in enumerate(call.args):
         by_place = order[place] if place < len(order) else None
         if (arg.keyword.value if arg.keyword is not None else by_place) == name:
@@ -110,13 +110,13 @@ def argument(call: cst.Call, name: str, order: Sequence[str] = ()) -> cst.Arg | 
 
 
 def value_of(call: cst.Call, name: str, order: Sequence[str] = ()) -> str | None:
-    """Return the value given for a parameter as source text; None if it is not given."""
+    """Return as source text the value that a call gives for a parameter; None if it gives none."""
     found = argument(call, name, order)
     return None if found is None else code_of(found.value)
 
 
 def with_argument(call: cst.Call, name: str, value: str, order: Sequence[str] = ()) -> cst.Call:
-    """Return the call with a parameter set: changed if it is given, otherwise added as a keyword."""
+    """Return the call with a value for a parameter: the given argument changed, or a new keyword argument."""
     found = argument(call, name, order)
     if found is None:
         arg = cst.Arg(cst.parse_expression(value), cst.Name(name), equal=cst.AssignEqual(_NO_SPACE, _NO_SPACE))
@@ -129,7 +129,7 @@ def with_argument(call: cst.Call, name: str, value: str, order: Sequence[str] = 
 
 
 def with_entry(call: cst.Call, name: str, value: str) -> cst.Call:
-    """Return the call with an entry that overrides those of the first mapping that it unpacks."""
+    """Return the call with an entry added to the first mapping that it unpacks; the entry overrides that key."""
     place = next(i for i, arg in enumerate(call.args) if arg.star == "**")
     arg = call.args[place]
     text = code_of(arg.value)
@@ -140,7 +140,7 @@ def with_entry(call: cst.Call, name: str, value: str) -> cst.Call:
 
 
 def without(call: cst.Call, names: Iterable[str]) -> cst.Call:
-    """Return the call without some keyword arguments."""
+    """Return the call without the arguments of these keywords."""
     for name in names:
         found = argument(call, name)
         if found is not None:
@@ -180,7 +180,7 @@ def _plain(space: _Space) -> _Space:
 
 
 def _commented(space: _Space, source: _Space) -> _Space:
-    """Return whitespace with the comment of another whitespace, broken over lines if there is a comment."""
+    """Return `space` with the comment of `source`, and with a line break if there is a comment."""
     if not isinstance(source, cst.ParenthesizedWhitespace) or source.first_line.comment is None:
         return space
     if isinstance(space, cst.ParenthesizedWhitespace):

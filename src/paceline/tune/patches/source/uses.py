@@ -1,7 +1,7 @@
-"""Checks whether a value is used only for loaders, so that it may be changed at its origin.
+"""Checks whether a value is used only for loaders, so that a patch can change it where it is defined.
 
-A value may be passed on, printed, and used in computations inside the arguments of loaders. A value that also
-sets the number of threads, or decides a branch, is used for something else.
+It is allowed that a value is passed on, printed, and used in computations inside the arguments of loaders. A value that
+also sets the number of threads, or decides a branch, is used for something else.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _COMPUTES = cst.BinaryOperation | cst.Comparison | cst.BooleanOperation | cst.Un
 
 
 def only_in_loaders(program: ProgramFiles, aliases: Iterable[Alias], depth: int = 0) -> bool:
-    """Return whether a value is only passed on and used in loaders.
+    """Return whether a value is used in loaders only; passing it on and printing it are allowed.
 
     Args:
         program: The program.
         aliases: The names of the value.
-        depth: Number of variables through which it was already followed.
+        depth: Number of variables through which the value was followed so far.
     """
     if depth > _DEPTH:
         return False
@@ -66,7 +66,7 @@ def _is_target(tree: Tree, node: cst.CSTNode) -> bool:
 
 
 def _is_read(tree: Tree, name: cst.Name) -> bool:
-    """Return whether a name is read: not a keyword, a parameter, the name of an attribute, or an assigned name."""
+    """Return whether a name is read; False for keywords, parameters, attributes, and assigned or defined names."""
     parent = next(tree.above(name), None)
     if isinstance(parent, cst.Arg):
         return parent.keyword is not name
@@ -96,7 +96,7 @@ def _is_harmless(program: ProgramFiles, tree: Tree, node: cst.CSTNode, depth: in
 
 
 def _takes(program: ProgramFiles, call: cst.Call) -> bool:
-    """Return whether a call passes a value to the program's own code, or prints it."""
+    """Return whether a call passes its arguments to the program's own code or to a container, or prints them."""
     name = last_name(call.func)
     return name in program.functions or name in program.classes or name in (*_PRINTS, *_CONTAINERS)
 
@@ -108,7 +108,7 @@ def _makes_loader(program: ProgramFiles, tree: Tree, call: cst.Call) -> bool:
 def _is_passed_on(
     program: ProgramFiles, tree: Tree, assign: cst.Assign | cst.AnnAssign, computed: bool, depth: int
 ) -> bool:
-    """Return whether the variable that a value is assigned to is used in loaders only."""
+    """Return whether the variable to which a value is assigned is used in loaders only."""
     targets = [one.target for one in assign.targets] if isinstance(assign, cst.Assign) else [assign.target]
     if len(targets) != 1:
         return False

@@ -9,8 +9,9 @@ import torch
 from tests.train.launching import on_ranks
 from torch import nn
 
-from paceline.core.errors import UsageError
-from paceline.train import Engine, checkpoints
+from paceline.core.errors import EnvironmentFault, UsageError
+from paceline.train import Engine
+from paceline.train.checkpoints import folder as checkpoints
 
 PROGRAM = """
 import json, sys
@@ -179,3 +180,22 @@ def test_another_ending_is_refused(tmp_path):
     engine.setup(nn.Linear(2, 1), lambda m: torch.optim.SGD(m.parameters(), 0.1))
     with pytest.raises(UsageError, match=r"must end in \.safetensors"):
         engine.export(tmp_path / "model.onnx")
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_checkpoint_that_cannot_be_written_is_named_with_its_cause(tmp_path, monkeypatch, wait):
+    """The tensors fail, not the last step; the earlier checkpoint stays."""
+    saved(tmp_path / "last", 1)
+    engine = saved(tmp_path / "other", 2)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("torch.distributed.checkpoint.FileSystemWriter.write_data", full)
+    says = r"last could not be written \(OSError: \[Errno 28\] No space left on device\); an earlier checkpoint"
+    with pytest.raises(EnvironmentFault, match=says):
+        engine.save(tmp_path / "last", wait=wait)
+        engine.close()
+    monkeypatch.undo()
+    engine.load(tmp_path / "last")
+    assert engine.steps == 1

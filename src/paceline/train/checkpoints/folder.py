@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from paceline.core.errors import UsageError
-from paceline.train.replicas import Replicas
+from paceline.core.errors import EnvironmentFault, UsageError
+from paceline.train.parallel.replicas import Replicas
 
 _PROGRESS = "paceline.json"
 _EXTRA = "extra.pt"
@@ -62,37 +66,126 @@ def _options() -> Any:
     return StateDictOptions(flatten_optimizer_state_dict=True)
 
 
-def save(
-    folder: Path, tensors: dict[str, Any], progress: dict[str, Any], extra: Mapping[str, Any] | None = None
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CheckpointContents:
+    """What a checkpoint consists of on one rank."""
+
+    tensors: dict[str, Any]  # as `state` returns them
+    progress: str  # the JSON file
+    extra: bytes | None  # the file with what the program added; None without
+
+
+def contents_of(
+    tensors: dict[str, Any], progress: dict[str, Any], extra: Mapping[str, Any] | None
+) -> CheckpointContents:
+    """Return what is written to a checkpoint; the tensors are not copied.
+
+    Args:
+        tensors: As `state` returns them.
+        progress: What goes into the JSON file.
+        extra: Of the program's own: what `torch.load(weights_only=True)` reads; rank 0's is written.
+    """
+    import torch
+
+    text = json.dumps({"schema": _SCHEMA, **progress}, default=_number)
+    file = BytesIO()
+    if extra is not None and _rank() == 0:
+        torch.save(dict(extra), file)
+    return CheckpointContents(tensors=tensors, progress=text, extra=file.getvalue() or None)
+
+
+def save(folder: Path, contents: CheckpointContents, group: Any = None) -> None:
     """Write a checkpoint; a collective of all ranks.
 
     The checkpoint is written beside the folder and then replaces it, so a complete checkpoint exists at all
     times.
 
     Args:
-        folder: The folder to write. Its earlier checkpoint is replaced; other files in it stay.
-        tensors: As `state` returns them.
-        progress: Values for the JSON file.
-        extra: Values of the program that `torch.load(weights_only=True)` can read; those of rank 0 are written.
+        folder: Where; its earlier checkpoint is replaced, other files in it stay.
+        contents: Of this rank.
+        group: Process group of all ranks; None: the default one.
+
+    Raises:
+        EnvironmentFault: It cannot be written, on all ranks.
     """
-    import torch
     from torch.distributed import checkpoint
 
-    text = json.dumps({"schema": _SCHEMA, **progress}, default=_number)
     part = beside(folder, "part")
+    _on_rank_0(folder, group, partial(_clear, folder, part))
+    try:
+        with _quiet():
+            checkpoint.save(contents.tensors, process_group=group, **_with_metadata_on_rank_0(part))
+    except checkpoint.CheckpointException as error:  # torch gives it to all ranks
+        raise _not_written(folder, _cause(error)) from error
+    _on_rank_0(folder, group, partial(_complete, contents, part, folder))
+
+
+def _with_metadata_on_rank_0(part: Path) -> dict[str, Any]:
+    """Return how torch saves to a folder and leaves the names and shapes of all tensors on rank 0.
+
+    torch sends the metadata of the whole checkpoint to all ranks at the end, where nobody reads it. It grows with the
+    number of tensors and with the number of ranks.
+    """
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.metadata import Metadata
+
+    class OnRank0(Metadata):
+        def __reduce__(self) -> Any:
+            return Metadata, ({},)
+
+    class Planner(checkpoint.DefaultSavePlanner):
+        def create_global_plan(self, all_plans: Any) -> Any:
+            plans, metadata = super().create_global_plan(all_plans)
+            return plans, OnRank0(**vars(metadata))
+
+    class Writer(checkpoint.FileSystemWriter):
+        def finish(self, metadata: Any, results: Any) -> None:
+            super().finish(Metadata(**vars(metadata)), results)
+
+    return {"storage_writer": Writer(part), "planner": Planner()}
+
+
+def _on_rank_0(folder: Path, group: Any, work: Callable[[], None]) -> None:
+    """Do a part of a save on rank 0 while the others wait; raise its error on all ranks."""
+    import torch
+
+    failed: list[OSError | None] = [None]
     if _rank() == 0:
-        recover(folder)
-        shutil.rmtree(part, ignore_errors=True)
-    _meet()
-    with _quiet():
-        checkpoint.save(tensors, checkpoint_id=part)
-    if _rank() == 0:
-        if extra is not None:
-            torch.save(dict(extra), part / _EXTRA)
-        (part / _PROGRESS).write_text(text, encoding="utf-8")
-        put_in_place(part, folder)
-    _meet()
+        try:
+            work()
+        except OSError as error:
+            failed = [error]
+    if torch.distributed.is_initialized():
+        torch.distributed.broadcast_object_list(failed, 0, group)
+    if failed[0] is not None:
+        raise _not_written(folder, failed[0])
+
+
+def _not_written(folder: Path, cause: BaseException) -> EnvironmentFault:
+    return EnvironmentFault(
+        f"checkpoint {folder} could not be written ({type(cause).__name__}: {cause}); an earlier checkpoint there is "
+        "kept. Free disk space, or save to another folder"
+    )
+
+
+def _clear(folder: Path, part: Path) -> None:
+    """Finish or remove what an interrupted save left."""
+    recover(folder)
+    shutil.rmtree(part, ignore_errors=True)
+
+
+def _complete(contents: CheckpointContents, part: Path, folder: Path) -> None:
+    """Write rank 0's files to a checkpoint, and give it its place."""
+    if contents.extra is not None:
+        (part / _EXTRA).write_bytes(contents.extra)
+    (part / _PROGRESS).write_text(contents.progress, encoding="utf-8")
+    put_in_place(part, folder)
+
+
+def _cause(error: Any) -> BaseException:
+    """Return the exception of one rank in torch's error of several ranks."""
+    cause: BaseException = next((wrapped[0] for wrapped in error.failures.values()), error)  # exception and traceback
+    return cause
 
 
 def beside(folder: Path, what: str) -> Path:
@@ -132,6 +225,38 @@ def recover(folder: Path) -> None:
 
 def _is_ours(path: Path) -> bool:
     return path.name in (_PROGRESS, _EXTRA, ".metadata") or path.suffix == ".distcp"
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Return whether a folder has a whole checkpoint; a collective of all ranks."""
+    if _rank() == 0:
+        recover(folder)
+    _meet()
+    return (folder / _PROGRESS).exists()
+
+
+def load_model(folder: Path, model: Any) -> set[str]:
+    """Read the tensors that a model and a checkpoint have in common; a collective of all ranks.
+
+    Args:
+        folder: Of a checkpoint, of any layout.
+        model: The module that holds this rank's parameters.
+
+    Returns:
+        The names of all tensors of the checkpoint's model.
+
+    Raises:
+        UsageError: A tensor has another shape.
+    """
+    from torch.distributed.checkpoint import FileSystemReader
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+
+    keys = FileSystemReader(folder).read_metadata().state_dict_metadata
+    saved = {key.removeprefix("model.") for key in keys if key.startswith("model.")}
+    own = {name: value for name, value in get_model_state_dict(model, options=_options()).items() if name in saved}
+    load(folder, {"model": own}, same_ranks=False)
+    set_model_state_dict(model, own, options=StateDictOptions(strict=False))
+    return saved
 
 
 def read_extra(folder: Path) -> dict[str, Any]:
@@ -188,7 +313,6 @@ def load(folder: Path, tensors: dict[str, Any], *, same_ranks: bool) -> set[str]
         UsageError: The checkpoint is of another model or optimizer.
     """
     from torch.distributed import checkpoint
-    from torch.distributed.checkpoint.api import CheckpointException
 
     frozen = _without_state(folder, tensors)
     of_optimizer = tensors.get("optimizer", {})
@@ -196,9 +320,8 @@ def load(folder: Path, tensors: dict[str, Any], *, same_ranks: bool) -> set[str]
     try:
         with _quiet():
             checkpoint.load({k: v for k, v in tensors.items() if same_ranks or k != "random"}, checkpoint_id=folder)
-    except CheckpointException as error:
-        cause = next((wrapped[0] for wrapped in error.failures.values()), error)  # pairs of exception, traceback
-        raise UsageError(f"checkpoint {folder} does not belong to this model and optimizer: {cause}") from error
+    except checkpoint.CheckpointException as error:
+        raise UsageError(f"checkpoint {folder} does not belong to this model and optimizer: {_cause(error)}") from error
     of_optimizer.update(kept)
     return frozen
 
@@ -259,7 +382,10 @@ def apply(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress torch's warning that torch.distributed is not initialized, which is expected with one process."""
+    """Leave out torch's warning that one process is alone: it is. Filters belong to all threads; others leave them."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
         yield
@@ -288,8 +414,8 @@ def read_progress(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     if progress.get("schema") != _SCHEMA or missing:
         raise UsageError(
             f"checkpoint {folder} ({progress.get('schema')}) has no {', '.join(missing) or _SCHEMA}: it was saved with "
-            "another precision, without a schedule, or with synchronous replicas; load it with the settings it "
-            "was saved with"
+            "another precision, without a schedule or [ema], or with synchronous replicas; load it with the settings "
+            "it was saved with"
         )
     if progress.get("replicas") != wanted.get("replicas"):
         raise UsageError(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from paceline.train.parallel.asynchronous import Rounds
-from paceline.train.parallel.local import Meetings
-from paceline.train.recipe import Recipe
+from paceline.train.parallel.asynchronous import Asynchronous, Rounds
+from paceline.train.parallel.local import Local, Meetings
 
 
 class Replicas(Protocol):
@@ -37,8 +36,8 @@ class Replicas(Protocol):
         """Called at the end of a run, on all ranks."""
 
 
-def replicas_of(recipe: Recipe, model: Any, world: Any) -> Replicas | None:
-    """Return the recipe's mode of independent replicas, for a model that is the same on all ranks; None without one."""
-    if recipe.asynchronous.max_staleness is not None:
-        return Rounds(recipe.asynchronous, model, world)
-    return Meetings(recipe.local, model, world.data_group) if recipe.local.every is not None else None
+def replicas_of(local: Local, asynchronous: Asynchronous, model: Any, world: Any) -> Replicas | None:
+    """Return the mode of a recipe for a model that is the same on all ranks; None where all step together."""
+    if asynchronous.max_staleness is not None:
+        return Rounds(asynchronous, model, world)
+    return Meetings(local, model, world.data_group) if local.every is not None else None

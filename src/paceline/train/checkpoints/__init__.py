@@ -1,0 +1,1 @@
+"""Checkpoints of a run that any layout can load, and files with the weights of a whole model."""
