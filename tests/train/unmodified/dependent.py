@@ -727,6 +727,52 @@ def other_operations_at_each_call():
     return fit(Model(), cross, steps=40)
 
 
+class Penalised(Net):
+    """Has a term over the batch whose weight is 0 at first; the same operations in each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight_of_term = 0.0
+        self.register_buffer("factor", torch.zeros(()))
+
+    def forward(self, rows):
+        hidden = self.hidden(rows)
+        return self.last(hidden + (self.weight_of_term + self.factor) * hidden.mean(0))
+
+
+@case
+def weight_of_a_term_set_later():
+    model = Penalised()
+    found = fit(model, cross, steps=16)
+    model.weight_of_term = 1.0
+    return found + fit(model, cross, steps=4)
+
+
+@case
+def buffer_set_later():
+    model = Penalised()
+    found = fit(model, cross, steps=16)
+    model.factor.fill_(1.0)
+    return found + fit(model, cross, steps=4)
+
+
+@case
+def settings_of_each_step():
+    """Rows stay independent."""
+
+    class Model(Net):
+        def forward(self, rows):
+            return self.last(self.hidden(rows) / self.temperature)
+
+    model = Model()
+
+    def loss_of(model, rows, target):
+        model.temperature = getattr(model, "temperature", 1.0) * 0.98
+        return cross(model, rows, target)
+
+    return fit(model, loss_of, steps=40)
+
+
 def main():
     names = sys.argv[1:] or list(CASES)
     for name in names:

@@ -14,7 +14,7 @@ TOLD = "stderr"
 EXPECTED_EQUAL = {
     *("mean_loss_by_attribute", "features_by_attribute", "features_by_hook", "features_by_list"),
     *("state_in_evaluation", "bank_in_evaluation", "in_place_input"),
-    *("another_layer_later", "other_operations_at_each_call"),
+    *("another_layer_later", "other_operations_at_each_call", "settings_of_each_step"),
 }
 
 
@@ -36,6 +36,7 @@ REFUSED_OF_SHARD = {
     *("limited_memory_bfgs", "stochastic_depth", "penalty_and_learned_temperature", "lazy_layers"),
     *("real_rows_penalised", "differential_equation", "gradients_by_name", "traced_before_further_steps"),
     *("other_format_later", "new_heads_on_one_body", "pruned_after_training", "normed_after_training"),
+    *("weight_of_two_models", "returned_weight", "gradient_of_a_plain_parameter", "lazy_layers_and_statistics"),
 }
 
 

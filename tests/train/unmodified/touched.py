@@ -759,6 +759,117 @@ def normed_after_training():
     return found + fit(model)
 
 
+@case
+def listed_before_the_first_step():
+    """As programs do that average weights, penalise them, or change gradients."""
+    model = mlp()
+    listed, named = list(model.parameters()), dict(model.named_parameters())
+    average = [weight.detach().clone() for weight in listed]
+    found = []
+
+    def loss_of(model, rows, target):
+        return cross(model, rows, target) + 0.01 * sum(weight.pow(2).sum() for weight in named.values())
+
+    def before(model):
+        found.append(sum(weight.grad.norm().item() for weight in listed))
+        for weight in listed:
+            weight.grad.mul_(0.5)
+
+    def after(model):
+        with torch.no_grad():
+            for kept, weight in zip(average, listed, strict=True):
+                kept.lerp_(weight, 0.2)
+                weight.clamp_(-0.3, 0.3)
+            listed[1].data.add_(0.01)
+
+    losses = fit(model, before=before, after=after, loss_of=loss_of)
+    copies = [copy.deepcopy(weight).sum().item() for weight in listed]
+    second = fit(model, optimizer=torch.optim.SGD(listed, 0.05))
+    return [*losses, *found, *copies, *(kept.sum().item() for kept in average), *second, listed[0].tolist()[0][0]]
+
+
+@case
+def gathered_in_numbers_of_one_element():
+    """In-place operations on plain tensors, whose other operand is sharded."""
+    model = nn.Sequential(nn.Linear(12, 1))
+    target = copy.deepcopy(model)
+    found = []
+
+    def loss_of(model, rows, targets):
+        penalty, square = torch.tensor(0.0), torch.zeros(1)
+        for weight in model.parameters():
+            penalty += weight.abs().sum()
+            square.add_(weight.pow(2).sum())
+        found.extend([penalty.item(), square.item()])
+        return (model(rows)[:, 0] - targets).square().mean() + 0.01 * penalty + 0.01 * square[0]
+
+    def after(model):
+        with torch.no_grad():
+            for kept, weight in zip(target.parameters(), model.parameters(), strict=True):
+                kept.data.mul_(0.9).add_(0.1 * weight.data)
+            target[0].bias.lerp_(model[0].bias, 0.1)
+            found.append(target[0].bias.item())
+
+    return [*fit(model, loss_of=loss_of, after=after), *found]
+
+
+@case
+def weight_of_two_models():
+    torch.manual_seed(0)
+    coder, decoder = nn.Linear(12, 5, bias=False), nn.Linear(12, 5)
+    decoder.weight = coder.weight
+    optimizer = torch.optim.SGD([coder.weight, decoder.bias], 0.05)
+    return fit(
+        decoder,
+        optimizer=optimizer,
+        loss_of=lambda model, rows, target: cross(model, rows + coder(rows).mean(1, keepdim=True), target),
+    )
+
+
+@case
+def returned_weight():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.body, self.last = nn.Linear(12, 8), nn.Parameter(torch.randn(5, 8))
+
+        def forward(self, rows):
+            return self.body(rows), self.last
+
+    def loss_of(model, rows, target):
+        hidden, last = model(rows)
+        return nn.functional.cross_entropy(hidden @ last.t(), target)
+
+    return fit(Model(), loss_of=loss_of)
+
+
+@case
+def gradient_of_a_plain_parameter():
+    model, scale = mlp(), nn.Parameter(torch.ones(1))
+
+    def loss_of(model, rows, target):
+        rows = model(rows)
+        (gradient,) = torch.autograd.grad((rows * scale).square().mean(), scale, create_graph=True)
+        return nn.functional.cross_entropy(rows * (scale - 0.1 * gradient), target)
+
+    return fit(model, loss_of=loss_of)
+
+
+@case
+def lazy_layers_and_statistics():
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Linear(12, 8), nn.LazyBatchNorm1d(), nn.ReLU(), nn.BatchNorm1d(8, momentum=None), nn.LazyLinear(5)
+    )
+    model(X[:8])
+    found = fit(model)
+    model.eval()
+    with torch.no_grad():
+        statistics = [model[place].running_mean.sum().item() for place in (1, 3)]
+        return [*found, *statistics, float(model[1].num_batches_tracked), model(X[:16]).sum().item()]
+
+
 def main():
     names = sys.argv[1:] or list(CASES)
     for name in names:

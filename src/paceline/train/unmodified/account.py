@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from paceline.train.unmodified.state import Spread
+from paceline.train.unmodified.state import Spread, plain_settings
 
 _MOST_ELEMENTS = 1 << 15  # that are sampled of a tensor
 _BYTES = 4  # of a digest; each is sent as a number below 256, which any format holds exactly
@@ -78,8 +78,7 @@ class Account:
         """
         buffers, parts = list(module.buffers()), list(module.modules())
         self._calls += 1
-        settings = vars(parts[self._calls % len(parts)]).items()
-        plain = {name: value for name, value in settings if isinstance(value, bool | int | float | str)}
+        plain = plain_settings(parts[self._calls % len(parts)])
         rounded = {name: f"{value:.3g}" if isinstance(value, float) else value for name, value in plain.items()}
         self._add(3, repr(sorted(rounded.items())).encode())
         if buffers and not draws:

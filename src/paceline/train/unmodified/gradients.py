@@ -129,15 +129,14 @@ def _of_inputs(spread: Spread, exchange: Exchange, args: Any, kwargs: Any, resul
     if kwargs.get("accumulate_grad", True) or not isinstance(result, tuple):
         return result
     inputs = args[4] if len(args) > 4 else kwargs.get("inputs", ())
-    weights = spread.torch.nn.Parameter
     found = []
     for each, gradient in zip(inputs, result, strict=True):
-        if gradient is not None and isinstance(each, weights) and (spread.layout.shard > 1 or gradient.requires_grad):
+        known = gradient is not None and (_watched.get(each) is not None or hasattr(each, "full_tensor"))
+        if known and (spread.layout.shard > 1 or gradient.requires_grad):
             spread.refuse(
                 "torch.autograd.grad() gives the gradients of one rank only if weights are sharded or gradients are "
                 "differentiated again; use loss.backward() with dp"
             )
-        known = gradient is not None and _watched.get(each) is not None
         found.append(exchange.sum_(gradient.contiguous()) / spread.ranks if known else gradient)
     return tuple(found)
 

@@ -8,6 +8,8 @@ compared with trial calls with the parts (`comparison`).
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,7 +24,7 @@ from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.joins import Way, together, weighs_nothing
 from paceline.train.unmodified.later import resolved
 from paceline.train.unmodified.rows import sizes
-from paceline.train.unmodified.state import Spread
+from paceline.train.unmodified.state import Spread, plain_settings
 from paceline.train.unmodified.weights import copies, shards
 
 _LOOKS = 8  # first calls of each model whose inputs the ranks compare; then every `_LOOK_EVERY` calls
@@ -78,8 +80,9 @@ class _Calls:
         if shards.is_part(module) and not shards.is_split(module):
             return self._whole(forward, args, kwargs)  # a part of a split model that the program calls itself
         if _is_lazy(self._torch, module):
-            self._make_weights(forward, args, kwargs)
+            self._make_weights(module, forward, args, kwargs)
         if module not in self._ways:
+            shards.check_shared(self._spread, module)
             self._begin_alike(module)
         called = Call.of(self._spread, module, forward, (leaves, spec), rows)
         if self._torch.is_grad_enabled():
@@ -100,6 +103,8 @@ class _Calls:
         if before is not None and not before.splits:
             return before
         if before is not None:
+            if shards.is_split(called.module):
+                shards.check_parts(self._spread, called.module)
             self._exchange.check_call(called.module)
             drift.check_weights(self._spread, self._exchange, called.module)
         found = compare(self._exchange, called, before, trains=trains)
@@ -135,9 +140,9 @@ class _Calls:
                 for value in values:
                     self._exchange.meet().broadcast(value.data, 0)
 
-    def _make_weights(self, forward: Any, args: Any, kwargs: Any) -> None:
-        """Call a model with lazy modules once with all rows, so that their weights are created."""
-        with self._torch.no_grad(), self._spread.inside(split=False):
+    def _make_weights(self, module: Any, forward: Any, args: Any, kwargs: Any) -> None:
+        """Call a model with lazy modules once with all rows to create their weights, and undo its other effects."""
+        with _unchanged(self._torch, module), self._torch.no_grad(), self._spread.inside(split=False):
             forward(*args, **kwargs)
 
     def _whole(self, forward: Any, args: Any, kwargs: Any) -> Any:
@@ -188,3 +193,20 @@ class _Calls:
 def _is_lazy(torch: Any, module: Any) -> bool:
     kind = torch.nn.parameter.UninitializedTensorMixin
     return any(isinstance(value, kind) for value in (*module.parameters(), *module.buffers()))
+
+
+@contextmanager
+def _unchanged(torch: Any, module: Any) -> Iterator[None]:
+    """Restore buffers and plain attributes of a model at the end; new running statistics get their first values."""
+    lazy, parts = torch.nn.modules.lazy.LazyModuleMixin, list(module.modules())
+    kinds = torch.nn.modules.batchnorm._LazyNormBase, torch.nn.parameter.UninitializedTensorMixin
+    norms = [part for part in parts if isinstance(part, kinds[0])]
+    buffers = [(buffer, buffer.clone()) for buffer in module.buffers() if not isinstance(buffer, kinds[1])]
+    attributes = [(vars(part), plain_settings(part)) for part in parts if not isinstance(part, lazy)]
+    yield
+    for norm in norms:
+        norm.reset_running_stats()
+    for buffer, value in buffers:
+        buffer.copy_(value)
+    for now, before in attributes:
+        now.update(before)

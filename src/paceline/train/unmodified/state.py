@@ -144,3 +144,8 @@ def is_own_file(file: str) -> bool:
     """Return whether a source file belongs to the program, not to a library or to Paceline."""
     ours = __file__.rpartition("/train/")[0]
     return not file.startswith((*_LIBRARIES, ours, "<")) and "-packages/" not in file
+
+
+def plain_settings(part: Any) -> dict[str, Any]:
+    """Return the attributes of a module that are plain Python values, such as a rate or a counter."""
+    return {name: value for name, value in vars(part).items() if isinstance(value, bool | int | float | str)}

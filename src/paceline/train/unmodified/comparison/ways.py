@@ -17,6 +17,7 @@ from typing import Any
 from paceline.train.unmodified.account import Account
 from paceline.train.unmodified.call import Call
 from paceline.train.unmodified.joins import Way
+from paceline.train.unmodified.state import plain_settings
 
 COMPARED_AT = frozenset([1, 3, 6, 12, 23, 44, 80, 149, 279])  # calls after the first one
 COMPARED_EVERY = 500
@@ -78,6 +79,8 @@ class Ways:
         self._account = account
         self._kinds: dict[Any, _Kind] = {}
         self._now = _Kind()
+        self._settings: int | None = None  # digest at the end of the last call whose operations were looked at
+        self._changes = 0  # of settings, between calls
 
     def find(self, called: Call, look: Callable[[Call, Way | None], Way]) -> Way:
         """Return how a call is split, after a comparison if one is due.
@@ -92,6 +95,7 @@ class Ways:
         known, numbers = self._kinds.setdefault(called.kind(), _Kind()), called.numbers()
         self._now = known
         known.since, known.calls = known.since + 1, known.calls + 1
+        self._note_settings(called.module)
         way = known.ways.get(numbers)
         if way is None and len(known.ways) >= _MOST_NUMBERS and known.since < _NUMBERS_EVERY:
             way = next(reversed(known.ways.values()))
@@ -103,6 +107,17 @@ class Ways:
         found.calls = way.calls if way is not None else 0
         found.requests, known.ways[numbers], known.since = self._account.requests, found, 0
         return found
+
+    def _note_settings(self, module: Any) -> None:
+        """Ask for a comparison if the program has changed a setting of the model since its last call.
+
+        Changes that the model makes during its calls do not count, such as those of a counter.
+        """
+        before, self._settings = self._settings, None
+        if before is not None and before != _settings(module):
+            self._changes += 1
+            if self._changes <= _MOST_ASKED:
+                self._account.request()
 
     def _is_due(self, way: Way) -> bool:
         due = way.calls in COMPARED_AT or not way.calls % COMPARED_EVERY
@@ -126,9 +141,17 @@ class Ways:
         known, torch = self._now, called.spread.torch
         if not torch.is_grad_enabled() or known.calls > _SEEN_AT_FIRST and known.calls % _SEEN_EVERY:
             return
+        self._settings = _settings(called.module)
         known.last = [_apart(torch, leaf) for leaf in called.leaves], called.spec, called.rows, called.is_cut
         if known.is_odd([*_operations(torch, given, result)]):
             self._account.request()
+
+
+def _settings(module: Any) -> int:
+    """Return a digest of the plain attributes of all submodules, and of how often buffers were written."""
+    found = [[item for item in plain_settings(part).items() if item[0] != "training"] for part in module.modules()]
+    written = [buffer._version for buffer in module.buffers() if not buffer.is_inference()]
+    return zlib.crc32(repr((found, written)).encode("utf-8", "surrogateescape"))
 
 
 def _apart(torch: Any, leaf: Any) -> Any:

@@ -22,6 +22,7 @@ from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.joins import OWN, ROWS, Way, weighs_nothing
 from paceline.train.unmodified.rows import sizes, times
 from paceline.train.unmodified.snapshot import values_differ
+from paceline.train.unmodified.weights import shards
 
 _NUMBER = "a number"
 _NEAR = 1e-5  # relative difference of Python numbers
@@ -77,7 +78,7 @@ def compare(exchange: Exchange, call: Call, before: Way | None, *, trains: bool)
         if isinstance(found, Way):
             return found
         if found is None and autocast is tried[-1]:
-            return Way(splits=False)  # the call itself fails; the program is to get its error
+            return before or Way(splits=False)  # the call itself fails; the program is to get its error
     return _cannot(call, before, trains, str(found))
 
 
@@ -126,6 +127,7 @@ class _Comparison:
             raise
         except Exception:
             return None
+        self._check_returned(whole)
         if whole.rewrites:
             return "it changes the lists or dictionaries that it gets"
         if self._calls.graded:
@@ -144,6 +146,19 @@ class _Comparison:
             sources = [(value, self._source(name, value)) for name, value in self._results(whole)]
             self._calls.backward(whole, sources, 1.0, split=False)
         return whole
+
+    def _check_returned(self, whole: Trial) -> None:
+        """End the program if a model that is to be sharded returns a weight: FSDP2 frees its memory after the call."""
+        if self._spread.layout.shard == 1 or shards.is_split(self._call.module):
+            return
+        places = {weight.untyped_storage().data_ptr(): name for name, weight in self._call.module.named_parameters()}
+        tensors = [leaf for leaf in whole.leaves if isinstance(leaf, self._torch.Tensor) and leaf.numel()]
+        names = [places.get(each.untyped_storage().data_ptr()) for each in tensors]
+        if any(names):
+            self._spread.refuse(
+                f"{self._call.name} returns its weight {next(filter(None, names))}, whose memory is freed after the "
+                "call; read the weight as an attribute of the model, or use dp in place of shard"
+            )
 
     def _by_parts(self, whole: Trial, *, constant: bool) -> tuple[Way | str, bool]:
         first = ""

@@ -45,7 +45,7 @@ _DRAWS = (
 _ALWAYS_WHOLE = ("__setitem__", "__reversed__", "index_put_")
 _NO_OPERATORS = ("register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "zero_grad")
 _MOST_DIGESTED = 1 << 16  # elements; larger plain tensors are not compared over the ranks
-_READ = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__", "__index__")
+READ = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__", "__index__")
 
 
 def patch(spread: Spread) -> None:
@@ -62,7 +62,7 @@ def patch(spread: Spread) -> None:
         "__reduce_ex__": lambda self, protocol: operators.copied(self).__reduce_ex__(protocol),
         "__deepcopy__": functools.partialmethod(_deep_copied, operators),
         "__repr__": lambda self, **named: repr(operators.copied(self)),
-        **{name: _reader(operators, name) for name in _READ},
+        **{name: _reader(operators, name) for name in READ},
     }
     for name, patch_of in patches.items():
         hooks.install(DTensor, name, patch_of)
@@ -138,11 +138,13 @@ class _Operators:
         given = list(_tensors(self._torch, (args, kwargs)))
         self._note(name, given, args, kwargs)
         split = [each for each in given if isinstance(each, self._kind)]
-        if name.endswith("_") or name.startswith("__i") or name in _ALWAYS_WHOLE or "out" in kwargs:
+        changes = name.endswith("_") and not name.endswith("__") or name.startswith("__i")
+        if changes or name in _ALWAYS_WHOLE or "out" in kwargs:
             self._note_written((args[:1], kwargs.get("out")))
         if name in _VIEWS and len(split) == 1 and split[0] is args[0]:
             return self._view(lambda value: function(value, *args[1:], **kwargs), name, args)
         plainly = name in _DRAWS or name in _ALWAYS_WHOLE or "out" in kwargs or _is_of_init(function)
+        plainly = plainly or changes and isinstance(args[0], self._torch.Tensor) and not isinstance(args[0], self._kind)
         plainly = plainly or any(_origin(each) for each in split)
         if not plainly and all(self._goes_with(each) for each in given):
             try:
@@ -328,8 +330,13 @@ def _origin(value: Any) -> Any:
 
 
 def _share_memory(one: Any, other: Any) -> bool:
+    """Return whether a view shares memory with its base; the same on all ranks, also on one with an empty shard."""
+    if sum(place.is_shard() for place in one.placements) != sum(place.is_shard() for place in other.placements):
+        return False  # torch gathered the base first
     first, second = one._local_tensor, other._local_tensor
-    return not first.numel() or bool(first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr())
+    if not (first.numel() and second.numel()):
+        return True
+    return bool(first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr())
 
 
 def _name_of(function: Any) -> str:

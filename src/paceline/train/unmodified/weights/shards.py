@@ -6,6 +6,7 @@ states hold whole tensors, under the names that the program knows, and loaded st
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from paceline.inprocess.identity import IdentityMap
 from paceline.train.activations import blocks_of
 from paceline.train.unmodified.state import Spread, check_hooks
 from paceline.train.unmodified.weights import copies, operators
-from paceline.train.unmodified.weights.operators import whole
+from paceline.train.unmodified.weights.operators import READ, whole
 
 _now: IdentityMap[Any] = IdentityMap()  # whole weight -> sharded weight; does not keep the whole one alive
 _optimizers: WeakSet[Any] = WeakSet()
@@ -31,10 +32,40 @@ _reducing: list[Any] = []  # parameter groups whose gradients FSDP2 exchanges at
 _by_program: set[int] = set()  # ids of weights that got a gradient outside of the model in this pass
 
 
+def check_shared(spread: Spread, module: Any) -> None:
+    """Refuse a model that shares a weight with another model, which is split already."""
+    name = next((name for name, weight in module.named_parameters() if _now.get(weight) is not None), None)
+    if name is not None:
+        spread.refuse(
+            f"{type(module).__name__} shares the weight {name} with a model that is called by itself, whose weights "
+            "are split; put both into one module, or use dp in place of shard"
+        )
+
+
 def now(tensor: Any) -> Any:
     """Return the sharded weight that replaced a whole weight; return other tensors unchanged."""
     found = _now.get(tensor)
     return tensor if found is None else found
+
+
+@functools.cache
+def follower(torch: Any) -> Any:
+    """Return the class of weights that a model had before it was split: each acts as the sharded weight in its place.
+
+    A program may have put them into lists before its first step, to average or to penalise them.
+    """
+
+    class Follower(torch.nn.Parameter):
+        @classmethod
+        def __torch_function__(cls, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            args, kwargs = torch.utils._pytree.tree_map(now, (args, kwargs or {}))
+            name = getattr(function, "__name__", "")
+            return getattr(args[0], name)(*args[1:], **kwargs) if name in READ else function(*args, **kwargs)
+
+        def __deepcopy__(self, memo: Any) -> Any:
+            return copy.deepcopy(now(self), memo)
+
+    return Follower
 
 
 def patch(spread: Spread, watch: Callable[[Any, int], None]) -> None:
@@ -54,6 +85,7 @@ def patch(spread: Spread, watch: Callable[[Any, int], None]) -> None:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         _optimizers.add(self)
+        _take_over(self)
         _keep_whole_outside(self)
 
     hooks.install(optimizer, "__init__", __init__)
@@ -137,7 +169,8 @@ def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
         _now.drop_with(before[name])
         if name in trained_names:
             weight.register_post_accumulate_grad_hook(_note_own_gradient)
-            before[name].register_post_accumulate_grad_hook(functools.partial(_pass_on, weight))
+            before[name].register_post_accumulate_grad_hook(functools.partial(_pass_on, spread.torch, weight))
+        before[name].__class__ = follower(spread.torch)
     for optimizer in _optimizers:
         _take_over(optimizer)
     for each in module.modules():
@@ -154,9 +187,11 @@ def _note_own_gradient(weight: Any) -> None:
     _by_program.add(id(weight))
 
 
-def _pass_on(weight: Any, before: Any) -> None:
-    """Move a gradient of the whole weight, from a graph built before the sharding, to the sharded weight."""
-    gradient, before.grad = _as(weight, before.grad), None
+def _pass_on(torch: Any, weight: Any, before: Any) -> None:
+    """Add to a sharded weight the gradient of the whole weight that the model had before it was split."""
+    with torch._C.DisableTorchFunctionSubclass():
+        found, before.grad = before.grad, None
+    gradient = _as(weight, found)
     _by_program.add(id(weight))
     weight.grad = gradient if weight.grad is None else weight.grad + gradient
 
