@@ -19,7 +19,7 @@ from tests.cli.conftest import Paceline, call
         (["plan", "calibrat"], "did you mean `paceline plan calibrate`?"),
         (["run", "table.csv"], "table.csv is not a Python script; give the training script"),
         (["trace", "nofile.json"], "there is no file or folder nofile.json; give capture files"),
-        (["data", "inspect", "table.csv"], "give a folder that `paceline data convert` wrote"),
+        (["data", "inspect", "table.csv"], "table.csv is a file, not a folder of shards"),
         (["data", "convert", "strange", "out"], "the format of strange is not recognised; give it with --format"),
         (["run", "--recipe", ".", "train.py"], ". is not a recipe: Is a directory; `paceline tune` writes one"),
         (["run", "--layout", "dp", "train.py"], "'dp' gives no size; write dp=2, shard=2 or dp=2,shard=2"),
