@@ -36,6 +36,9 @@ _WAITS_IN = (
     *(f"paceline.train.unmodified.{name}" for name in ("commands", "exchange", "gradients", "comparison.drift")),
 )
 _MOST_LINES = 8
+_NAMES_OF_THREADS = ("pt_gloo", "gloo_")
+_MOST_FOR_THREADS_S = 2.0
+_BETWEEN_THREADS_S = 0.005
 
 
 class Exchange:
@@ -79,6 +82,7 @@ class Exchange:
         if self.torch.distributed.is_initialized():
             with suppress(RuntimeError):
                 self.torch.distributed.destroy_process_group()
+            wait_for_threads()
 
     def all_rows(self, part: Any, parts: Sequence[int], *, of_call: bool = False) -> Any:
         """Gather the rows of all ranks, without gradients.
@@ -277,6 +281,27 @@ def _of_outputs(exchange: Exchange, functions: dict[str, Any]) -> dict[str, Any]
             return functions["total"].apply(gradient)
 
     return {"whole": Whole, "slice": Slice, "mean": Mean, "total": Total}
+
+
+def wait_for_threads() -> None:
+    """Wait, for two seconds at most, until torch's threads that exchange tensors sleep.
+
+    After an exchange such a thread releases its tensors, for which it needs Python. If Python ends at this moment, the
+    process aborts.
+    """
+    deadline, asleep = time.monotonic() + _MOST_FOR_THREADS_S, 0
+    while asleep < 2 and time.monotonic() < deadline:
+        time.sleep(_BETWEEN_THREADS_S)
+        asleep = asleep + 1 if all(_sleeps(task) for task in Path("/proc/self/task").glob("*")) else 0
+
+
+def _sleeps(task: Path) -> bool:
+    """Return whether a thread of this process sleeps, is gone, or is none of torch's that exchange tensors."""
+    try:
+        name, _, fields = (task / "stat").read_text().partition(" (")[2].rpartition(") ")
+    except OSError:
+        return True
+    return not name.startswith(_NAMES_OF_THREADS) or fields.startswith("S")
 
 
 @dataclass(frozen=True)

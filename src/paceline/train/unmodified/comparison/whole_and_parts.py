@@ -127,7 +127,7 @@ class _Comparison:
             raise
         except Exception:
             return None
-        self._check_returned(whole)
+        _check_returned(self._call, whole)
         if whole.rewrites:
             return "it changes the lists or dictionaries that it gets"
         if self._calls.graded:
@@ -146,19 +146,6 @@ class _Comparison:
             sources = [(value, self._source(name, value)) for name, value in self._results(whole)]
             self._calls.backward(whole, sources, 1.0, split=False)
         return whole
-
-    def _check_returned(self, whole: Trial) -> None:
-        """End the program if a model that is to be sharded returns a weight: FSDP2 frees its memory after the call."""
-        if self._spread.layout.shard == 1 or shards.is_split(self._call.module):
-            return
-        places = {weight.untyped_storage().data_ptr(): name for name, weight in self._call.module.named_parameters()}
-        tensors = [leaf for leaf in whole.leaves if isinstance(leaf, self._torch.Tensor) and leaf.numel()]
-        names = [places.get(each.untyped_storage().data_ptr()) for each in tensors]
-        if any(names):
-            self._spread.refuse(
-                f"{self._call.name} returns its weight {next(filter(None, names))}, whose memory is freed after the "
-                "call; read the weight as an attribute of the model, or use dp in place of shard"
-            )
 
     def _by_parts(self, whole: Trial, *, constant: bool) -> tuple[Way | str, bool]:
         first = ""
@@ -409,6 +396,21 @@ class _Comparison:
                     f"of the gradient for the whole batch"
                 )
         return ""
+
+
+def _check_returned(call: Call, whole: Trial) -> None:
+    """End the program if a model that is to be sharded returns a weight: FSDP2 frees its memory after the call."""
+    spread, module, tensor = call.spread, call.module, call.spread.torch.Tensor
+    if spread.layout.shard == 1 or shards.is_split(module):
+        return
+    places = {weight.untyped_storage().data_ptr(): name for name, weight in module.named_parameters()}
+    tensors = [leaf for leaf in whole.leaves if isinstance(leaf, tensor) and leaf.numel()]
+    names = [places.get(each.untyped_storage().data_ptr()) for each in tensors]
+    if any(names):
+        spread.refuse(
+            f"{call.name} returns its weight {next(filter(None, names))}, whose memory is freed after the call; read the "
+            "weight as an attribute of the model, or use dp in place of shard"
+        )
 
 
 def _joins_by_place(way: Way) -> dict[Any, str]:
