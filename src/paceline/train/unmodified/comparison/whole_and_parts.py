@@ -408,8 +408,8 @@ def _check_returned(call: Call, whole: Trial) -> None:
     names = [places.get(each.untyped_storage().data_ptr()) for each in tensors]
     if any(names):
         spread.refuse(
-            f"{call.name} returns its weight {next(filter(None, names))}, whose memory is freed after the call; read the "
-            "weight as an attribute of the model, or use dp in place of shard"
+            f"{call.name} returns its weight {next(filter(None, names))}, whose memory is freed after the call; read "
+            "the weight as an attribute of the model, or use dp in place of shard"
         )
 
 
