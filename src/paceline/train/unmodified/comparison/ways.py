@@ -17,7 +17,6 @@ from typing import Any
 from paceline.train.unmodified.account import Account
 from paceline.train.unmodified.call import Call
 from paceline.train.unmodified.joins import Way
-from paceline.train.unmodified.state import plain_settings
 
 COMPARED_AT = frozenset([1, 3, 6, 12, 23, 44, 80, 149, 279])  # calls after the first one
 COMPARED_EVERY = 500
@@ -26,6 +25,7 @@ _NUMBERS_EVERY = 32  # calls between comparisons with further sets
 _SEEN_AT_FIRST = 64  # calls whose operations are checked; then every `_SEEN_EVERY` calls, as that takes time
 _SEEN_EVERY = 8
 _ASKED_OF_ORDER = 3  # requests for one order of operations, as later weights may not lead to the order again
+_PLAIN = frozenset([bool, int, float, str])
 _MOST_ASKED = 16  # requests for orders in total; after them only new operations request
 
 
@@ -148,8 +148,13 @@ class Ways:
 
 
 def _settings(module: Any) -> int:
-    """Return a digest of the plain attributes of all submodules, and of how often buffers were written."""
-    found = [[item for item in plain_settings(part).items() if item[0] != "training"] for part in module.modules()]
+    """Return a digest of the plain public attributes of all submodules, and of how often buffers were written."""
+    found = [
+        (name, value)
+        for part in module.modules()
+        for name, value in vars(part).items()
+        if type(value) in _PLAIN and name[0] != "_" and name != "training"
+    ]
     written = [buffer._version for buffer in module.buffers() if not buffer.is_inference()]
     return zlib.crc32(repr((found, written)).encode("utf-8", "surrogateescape"))
 
