@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from tests.data.making import pixels
 
@@ -32,6 +33,77 @@ def test_what_is_written_comes_back(tmp_path):
         assert one["n"] == number and np.array_equal(one["image"], pixels(16, 16, number))
         assert np.array_equal(one["box"], sample(number)["box"]) and one["note"] == sample(number).get("note")
     assert sorted(path.suffix for path in (tmp_path / "shards").iterdir() if path.name.startswith(".")) == []
+
+
+def reused_image(folder):
+    canvas = Image.new("L", (2, 2))
+    return canvas, lambda number: canvas.paste(number, (0, 0, 2, 2)), lambda value: value[0, 0]
+
+
+def reused_file(folder):
+    def change(number):
+        Image.new("L", (2, 2), number).save(folder / f"{number}.png")
+        box[0].close()
+        box[0] = Image.open(folder / f"{number}.png")
+
+    Image.new("L", (2, 2)).save(folder / "first.png")
+    box = [Image.open(folder / "first.png")]
+    return box, change, lambda value: value[0, 0]
+
+
+def reused(value, change, first=lambda found: found[0]):
+    return lambda folder: (value, change, first)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        reused(held := np.zeros(2, np.int64), held.fill),
+        reused(tensor := torch.zeros(2, dtype=torch.int64), tensor.fill_),
+        reused(numbers := [0], lambda number: numbers.__setitem__(0, number)),
+        reused(fields := {"a": 0}, lambda number: fields.update(a=number), lambda found: found["a"]),
+        reused(data := bytearray(1), lambda number: data.__setitem__(0, number)),
+        reused_image,
+        reused_file,
+    ],
+    ids=["array", "tensor", "list", "dict", "bytearray", "canvas", "closed image"],
+)
+def test_values_are_taken_when_they_are_written(tmp_path, make):
+    value, change, first = make(tmp_path)
+    with Writer(tmp_path / "shards", images="png") as writer:
+        for number in range(20):
+            change(number)
+            writer.write({"x": value[0] if make is reused_file else value})
+    found = ShardedDataset(tmp_path / "shards")
+    assert [int(first(found[number]["x"])) for number in range(20)] == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        ([{"n": 1, "text": None}] * 3, "the first 3 samples have only None in text"),
+        ([{"n": 1, "text": None}] * 20, "the first 16 samples have only None in text"),
+        ([{}] * 16 + [{"n": 1}], "the first 16 samples are empty"),
+        ([{}], "the first 1 samples are empty"),
+    ],
+)
+def test_a_column_without_values_is_refused(tmp_path, samples, said):
+    with pytest.raises(UsageError, match=said), Writer(tmp_path / "shards") as writer:
+        for one in samples:
+            writer.write(one)
+    assert not (tmp_path / "shards" / "dataset.json").exists()
+
+
+@pytest.mark.parametrize("numbers", [[1, 2.5, None], [None, 1, 2.5], [2.5, 1]])
+def test_whole_numbers_and_others_give_a_column_of_floats(tmp_path, numbers):
+    with Writer(tmp_path / "shards") as writer:
+        for number in numbers:
+            writer.write({"x": number})
+    found = ShardedDataset(tmp_path / "shards")
+    assert (
+        found.contents.columns[0].kind == "float"
+        and [one["x"] for one in map(found.__getitem__, range(len(found)))] == numbers
+    )
 
 
 def test_an_error_leaves_no_data_set(tmp_path):

@@ -15,7 +15,7 @@ from paceline.data.convert.convert import write_data_set
 from paceline.data.convert.resuming import alone_in, check_folder
 from paceline.data.convert.shard_writer import ShardWriter
 from paceline.data.format.column_kinds import column_names
-from paceline.data.format.model import Column, ColumnKind, Contents, Sample, Shard, Value
+from paceline.data.format.model import Column, ColumnKind, Contents, Payload, Sample, Shard, Value
 from paceline.data.sources import BadSample
 from paceline.data.sources.dataset import kept, kind_of
 from paceline.data.sources.dataset_images import Written
@@ -55,7 +55,8 @@ class Writer:
         self._mark = f"Writer {uuid4()}"  # unique, so that no conversion resumes this one
         check_folder(self._folder, self._mark)
         self._columns: list[Column] = []
-        self._first: list[Mapping[str, Any]] = []
+        self._first: list[dict[str, Value]] = []
+        self._kinds: dict[str, ColumnKind | None] = {}  # of the first samples; None for columns without a value so far
         self._shards: list[Shard] = []
         self._writer: ShardWriter | None = None
         self._count = 0
@@ -79,7 +80,7 @@ class Writer:
                             (self._folder / name).unlink(missing_ok=True)
 
     def write(self, sample: Mapping[str, Any]) -> None:
-        """Write a sample.
+        """Write a sample. Its values are copied or encoded before this returns, so the caller may reuse them.
 
         Args:
             sample: Its values by column name: numbers, text, bytes, PIL images, arrays, tensors, lists and dicts. A
@@ -87,55 +88,79 @@ class Writer:
 
         Raises:
             BadSample: A value cannot be stored, or is of another kind than in the first samples.
+            UsageError: A column has only None in the first samples.
         """
         names = column_names([str(name) for name in sample])
         named = {names[str(name)]: value for name, value in sample.items()}
         if self._columns:
             self._add(named)
             return
-        self._first.append(named)
+        kinds = self._kinds | {name: self._kind_with(name, value) for name, value in named.items()}
+        columns = [Column(name=name, kind=kind) for name, kind in kinds.items() if kind]
+        self._first.append({column.name: self._value(column, named.get(column.name)) for column in columns})
+        self._kinds = kinds
         if len(self._first) >= _FIRST:
             self._begin()
 
+    @property
+    def _name(self) -> str:
+        """The name of the sample that is written next, for messages."""
+        return f"sample {self._count + len(self._first)}"
+
+    def _kind_with(self, name: str, value: Any) -> ColumnKind | None:
+        """Return the kind of a column after one more of the first samples: int and float give float."""
+        before = self._kinds.get(name)
+        if value is None:
+            return before
+        try:
+            kind = kind_of(value)
+        except BadSample as error:
+            raise BadSample(f"{self._name}: {name}: {error}") from error
+        return kind if before is None or (before, kind) == ("int", "float") else before
+
     def _begin(self) -> None:
-        """Determine the columns from the first samples, and write these samples."""
-        kinds: dict[str, ColumnKind] = {}
-        for sample in self._first:
-            for name, value in sample.items():
-                if value is not None:
-                    kinds.setdefault(name, kind_of(value))
-                    if kinds[name] == "int" and kind_of(value) == "float":
-                        kinds[name] = "float"
-        self._columns = [Column(name=name, kind=kind) for name, kind in kinds.items()]
+        """Determine the columns from the first samples, and write these samples.
+
+        Raises:
+            UsageError: A column has no value in any of these samples, or there is no column.
+        """
+        nothing = [name for name, kind in self._kinds.items() if kind is None]
+        if nothing or not self._kinds:
+            said = f"have only None in {', '.join(nothing)}" if nothing else "are empty"
+            way_out = "leave the column out, or write" if nothing else "write"
+            raise UsageError(f"the first {len(self._first)} samples {said}; {way_out} samples with values first")
+        self._columns = [Column(name=name, kind=kind) for name, kind in self._kinds.items() if kind is not None]
         first, self._first = self._first, []
-        for sample in first:
-            self._add(sample)
+        for values in first:
+            self._store({c.name: self._value(c, values.get(c.name)) for c in self._columns})
 
     def _add(self, named: Mapping[str, Any]) -> None:
-        name = f"sample {self._count}"
-        more = [one for one in named if one not in {column.name for column in self._columns} and named[one] is not None]
+        more = [one for one in named if one not in self._kinds and named[one] is not None]
         if more:
-            raise BadSample(f"{name} has {', '.join(more)}, which none of the first {_FIRST} samples has")
-        sample: Sample = {c.name: self._value(name, c, named.get(c.name)) for c in self._columns}
-        sample = fitting(sample, name, self._columns)
+            raise BadSample(f"{self._name} has {', '.join(more)}, which none of the first {_FIRST} samples has")
+        self._store({c.name: self._value(c, named.get(c.name)) for c in self._columns})
+
+    def _store(self, sample: Sample) -> None:
+        sample = fitting(sample, self._name, self._columns)
         if self._writer is None:
             path = self._folder / f"shard-{len(self._shards):06d}.tar"
             self._writer = ShardWriter(path, self._columns)
-        self._writer.add(f"{self._count:013d}", name, sample)
+        self._writer.add(f"{self._count:013d}", self._name, sample)
         self._count += 1
         if self._writer.size >= self._shard_bytes:
             self._end_shard()
 
-    def _value(self, name: str, column: Column, value: Any) -> Value:
-        if value is None:
-            return None
+    def _value(self, column: Column, value: Any) -> Value:
+        """Return a copy of a value in the form that shards store, so that the caller may reuse the object."""
+        if value is None or isinstance(value, Payload):
+            return value
         try:
             kind = kind_of(value)
             if kind != column.kind and (kind, column.kind) != ("int", "float"):
                 raise BadSample(f"it is of kind {kind}, but of kind {column.kind} in the first samples")
             return kept(value, column, self._images)
         except (ValueError, TypeError, RuntimeError, OSError) as error:
-            raise BadSample(f"{name}: {column.name}: {error}") from error
+            raise BadSample(f"{self._name}: {column.name}: {error}") from error
 
     def _end_shard(self) -> None:
         assert self._writer is not None
