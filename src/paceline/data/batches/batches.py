@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.batches.batch_context import BatchContext
-from paceline.data.batches.faults import Faults, collated, named, tensor_of
+from paceline.data.batches.faults import Faults, as_runtime_error, collated, named, tensor_of
 from paceline.data.batches.own_generators import own_generators
 from paceline.data.batches.sample_seeding import at_once, batch_getter, own_draws
 from paceline.data.format.model import KEY, Column
@@ -186,7 +186,7 @@ class DatasetBatches:
                     made.append(self._dataset[number])
                 except Exception as error:
                     if not self._faults.skip:
-                        raise
+                        raise as_runtime_error(f"sample {number}", error)  # noqa: B904 - the same, or chained
                     self._faults.met(f"sample {number}", error)
             lap.mark("transform", len(ids))
             batch = collated(made if whole is None else whole, len(ids), self._collate)

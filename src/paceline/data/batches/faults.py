@@ -100,8 +100,34 @@ def named(name: str, error: Exception) -> Exception:
         made = DamagedData(f"{name}: {error}")
         made.__cause__ = error
         return made
+    if isinstance(error, StopIteration):
+        return as_runtime_error(name, error)
     error.add_note(f"of {name}")
     return error
+
+
+def as_runtime_error(name: str, error: Exception) -> Exception:
+    """Return an error of the user's code, with StopIteration as a RuntimeError, as in generators (PEP 479).
+
+    A StopIteration would end the training's loop over the epoch without a message.
+
+    Args:
+        name: The name of the sample or batch, for the message.
+        error: The error.
+    """
+    if not isinstance(error, StopIteration):
+        return error
+    made = RuntimeError(
+        f"the code for {name} raised StopIteration, such as next() of an iterator without another element; give next() "
+        "a default, or catch the exception"
+    )
+    made.__cause__ = error
+    return made
+
+
+def batch_name(first: int) -> str:
+    """Return the name of a batch for messages, from the number of its first sample."""
+    return f"the batch of sample {first} (collate_fn or batch_transform)"
 
 
 def why(name: str, error: Exception) -> str:

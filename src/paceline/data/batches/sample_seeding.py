@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from paceline.data.batches.faults import as_runtime_error
 from paceline.data.batches.own_generators import restore, seed_own, states_of
 from paceline.data.order.counter_rng import key_of
 
@@ -70,10 +71,10 @@ def at_once(get: Callable[[list[int]], Sequence[Any]] | None, numbers: list[int]
         return None
     try:
         made = list(get(numbers))
-    except Exception:
+    except Exception as error:
         if skip:
             return None
-        raise
+        raise as_runtime_error(f"samples {numbers[0]} to {numbers[-1]}", error)  # noqa: B904 - the same, or chained
     if len(made) != len(numbers):
         raise ValueError(f"__getitems__ of the data set returned {len(made)} samples for {len(numbers)} numbers")
     return made

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from paceline.core.errors import UsageError
 from paceline.data.batches.batch_context import ArrayPool, BatchContext, DatasetContext, unpinned_array
 from paceline.data.batches.batches import Maker
-from paceline.data.batches.faults import Faults
+from paceline.data.batches.faults import Faults, as_runtime_error, batch_name
 from paceline.data.batches.replacements import BadBatchReplacer
 from paceline.data.batches.sample_seeding import transformed
 from paceline.data.loader.iterator import LoaderIterator
@@ -350,6 +350,8 @@ class Loader:
         try:
             batch = self._maker.make(step[1], self._at.epoch)
             return changed(batch, step[1], self._own.batch_transform, (self._at.seed, self._at.epoch), self._clock)
+        except StopIteration as error:
+            raise as_runtime_error(batch_name(int(step[1][0])), error) from error
         finally:
             self._pacer.made(time.perf_counter() - begun)
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.data.batches.batches import ShardedSamples
-from paceline.data.batches.faults import Bad, Faults, Skipped, collated, why
+from paceline.data.batches.faults import Bad, Faults, Skipped, as_runtime_error, batch_name, collated, why
 from paceline.data.batches.file_batches import FileSamples
 from paceline.data.batches.own_generators import own_generators
 from paceline.data.batches.replacements import nothing_good, substitutes
@@ -175,6 +175,8 @@ class Rest:
                 lap.mark("batch transform", own.size)
         except Skipped:
             batch = None  # the parent process raises the error
+        except StopIteration as error:
+            raise as_runtime_error(batch_name(own.first), error) from error
         return batch, bad, own.spent | lap.spent
 
 
@@ -281,11 +283,11 @@ class Seeded:
 
     def _made(self, number: int) -> Any:
         self._seed(number)
-        if not self._skip:
-            return self._dataset[number]
         try:
             return self._dataset[number]
         except Exception as error:
+            if not self._skip:
+                raise as_runtime_error(f"sample {number}", error)  # noqa: B904 - the same, or chained
             named = (
                 self._dataset.name(number)
                 if isinstance(self._dataset, ShardedSamples | FileSamples)
