@@ -198,3 +198,19 @@ def test_bench_loads_images_whole_of_which_no_crop_can_be_taken(tmp_path, capsys
     image = Image.open(tmp_path / "a.png")
     written(tmp_path / "shards", [image, None if gap else image, image])
     assert "samples/s" in typed(capsys, "bench", "--rounds", 1, tmp_path / "shards")
+
+
+@pytest.mark.parametrize("kind", ["tfrecord", "webdataset"])
+@pytest.mark.parametrize("columns", [["a"], ["a", "b"]])
+def test_a_sample_without_values_is_exported_or_named(tmp_path, kind, columns):
+    with Writer(tmp_path / "shards", shard_mb=0.004) as writer:
+        for number in range(20):
+            writer.write(dict.fromkeys(columns, None if number == 13 else number + 0.5))
+    dataset = ShardedDataset(tmp_path / "shards")
+    if kind == "tfrecord":
+        back = there_and_back(dataset, tmp_path, kind)
+        assert [back[number] for number in range(20)] == [dataset[number] for number in range(20)]
+    else:
+        with pytest.raises(UsageError, match="sample 13.* has no value in any column"):
+            export(dataset, tmp_path / "out", kind, lambda done, whole: None)
+        assert not (tmp_path / "out").exists()

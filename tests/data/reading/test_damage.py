@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from tests.data.making import converted
 
+from paceline.cli import main
 from paceline.core.errors import PacelineError
 from paceline.data.convert.verify import verify
 from paceline.data.loader.loader import Loader
@@ -89,3 +90,23 @@ def test_a_byte_of_every_class_is_found_by_verify_and_never_read_as_another(soun
     except PacelineError:
         return
     assert found == batches(sound), what
+
+
+@pytest.mark.parametrize("name", ["shard", "first", "begin", "end"])
+@pytest.mark.parametrize("bit", [0, 1, 6, 20, 31])
+def test_a_bit_of_the_list_of_blocks_that_changes_is_an_error_of_the_list(sound, tmp_path, name, bit):
+    folder = tmp_path / "shards"
+    shutil.copytree(sound.folder, folder)
+    blocks = np.load(folder / "blocks.npy")
+    blocks[name][1] ^= np.array(1 << bit).astype(blocks[name].dtype)
+    np.save(folder / "blocks.npy", blocks)
+    try:
+        assert batches(ShardedDataset(folder)) == batches(sound)  # the bytes of a block may include more
+    except PacelineError as error:
+        assert bit < 17 or ("blocks.npy is damaged: block" in str(error) and "--repair" in str(error))
+    else:
+        assert name in ("begin", "end")
+    with pytest.raises(SystemExit) as ending:
+        main(["data", "verify", "--repair", str(folder)])
+    assert ending.value.code == 0
+    assert batches(ShardedDataset(folder)) == batches(sound)

@@ -445,3 +445,27 @@ def test_a_conversion_that_was_interrupted_after_its_last_shard_is_finished(tmp_
         convert(source_of(tmp_path / "a.parquet", None), tmp_path / "out", Options(seed=0), 2, quiet)
     made = convert(source_of(tmp_path / "a.parquet", None), tmp_path / "out", Options(seed=0), 2, quiet)
     assert (made.contents.samples, made.resumed) == (6, len(made.contents.shards))
+
+
+@pytest.mark.parametrize("kind", ["text", "bytes"])
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_pages_of_parquet_are_compared_with_their_checksums(tmp_path, kind, on_error):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    values = [f"value number {number}" for number in range(40)]
+    table = pyarrow.table({"x": values if kind == "text" else [value.encode() for value in values]})
+    path = tmp_path / "a.parquet"
+    parquet.write_table(
+        table, path, row_group_size=20, write_page_checksum=True, compression="none", use_dictionary=False
+    )
+    data = bytearray(path.read_bytes())
+    data[data.find(b"value number 25")] ^= 1
+    path.write_bytes(data)
+    options = Options(seed=None, on_error=on_error)
+    if on_error == "raise":
+        with pytest.raises(BadSample, match="a.parquet, row 2.* cannot be read"):
+            convert(source_of(path, None), tmp_path / "out", options, 1, quiet)
+    else:
+        assert len(convert(source_of(path, None), tmp_path / "out", options, 1, quiet).skipped) == 20
+        assert [ShardedDataset(tmp_path / "out")[number]["x"] for number in (0, 19)] == [
+            table["x"][number].as_py() for number in (0, 19)
+        ]

@@ -347,6 +347,8 @@ def sounds(folder, text, count=2) -> object:
         ["9007199254740993", "1.5"],
         ["9007199254740993.0", "1"],
         ["1e400", "2.5"],
+        ["1e-400", "2.5"],
+        ["-0.0007E-330", ""],
         ["007", "1.5"],
         ["a" * 200_000, ""],
     ],
@@ -354,6 +356,12 @@ def sounds(folder, text, count=2) -> object:
 def test_cells_that_a_number_would_change_stay_text(tmp_path, cells):
     path = sounds(tmp_path, f"path,x\n0.wav,{cells[0]}\n1.wav,{cells[1]}\n")
     assert [row["x"] for row in rows_of(source_of(path, None), tmp_path / "out")] == cells
+
+
+@pytest.mark.parametrize(("cell", "number"), [("0e-400", 0.0), ("-0.00", -0.0), ("5e-324", 5e-324)])
+def test_cells_of_zero_and_of_small_numbers_are_numbers(tmp_path, cell, number):
+    path = sounds(tmp_path, f"path,x\n0.wav,{cell}\n1.wav,2.5\n")
+    assert [row["x"] for row in rows_of(source_of(path, None), tmp_path / "out")] == [number, 2.5]
 
 
 @pytest.mark.parametrize("number", [2**53 + 1, -(2**53) - 1, 10**18 + 1, 2**63 - 1, -(2**63)])

@@ -98,6 +98,7 @@ def test_a_tar_without_an_end_is_told(tmp_path, packed):
     "name, data, said",
     [
         ("0.float", b"1e400", "would become inf"),
+        ("0.float", b"1e-400", "would become 0.0"),
         ("0.float", b"9007199254740993", "would become 9007199254740992.0"),
         ("0.float", b"none", "not a number"),
         ("0.txt", b"caf\xe9", "txt is not UTF-8 text"),

@@ -16,7 +16,7 @@ from paceline.core.files import replacing
 from paceline.data.convert.hdf5_export import Progress, rows_of, write_hdf5
 from paceline.data.format.model import Column
 from paceline.data.format.tfrecord import encoded, framed
-from paceline.data.reading.sharded import ShardedDataset
+from paceline.data.reading.sharded import SamplePlace, ShardedDataset, missing_of
 from paceline.data.sources.tfrecord import COLUMNS_FILE, ExportedColumns
 
 FORMATS = ("tfrecord", "hdf5", "webdataset")
@@ -46,6 +46,8 @@ def export(dataset: ShardedDataset, dest: Path, kind: str, progress: Progress) -
             return [write_hdf5(dataset, dest, progress)]
         if kind == "tfrecord":
             _check_floats(dataset)
+        if kind == "webdataset":
+            _check_files(dataset)
         dest.mkdir(parents=True, exist_ok=True)
         written = _tfrecords(dataset, dest, progress) if kind == "tfrecord" else _tars(dataset, dest, progress)
         return [*written, *_classes(dataset, dest)] if kind == "webdataset" else [*written, *_beside(dataset, dest)]
@@ -91,6 +93,25 @@ def _check_floats(dataset: ShardedDataset) -> None:
                 raise UsageError(
                     f"column {column.name} has {large[0]}, and floats of TFRecord end at 3.4e38; use hdf5 or webdataset"
                 )
+
+
+def _check_files(dataset: ShardedDataset) -> None:
+    """Check that each sample has a value, as a sample of a tar consists of the files of its values.
+
+    Raises:
+        UsageError: A sample has no value.
+    """
+    columns = dataset.contents.columns
+    if not all(column.optional for column in columns):
+        return
+    for shard, one in enumerate(dataset.contents.shards):
+        places = [SamplePlace(shard, row) for row in range(one.samples)]
+        empty = np.all([missing_of(dataset, column, places) for column in columns], axis=0)
+        if empty.any():
+            raise UsageError(
+                f"{dataset.name(places[int(np.argmax(empty))])} has no value in any column, and a tar of WebDataset "
+                "cannot hold a sample without files; use tfrecord"
+            )
 
 
 def _shortened(dataset: ShardedDataset, column: Column) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:

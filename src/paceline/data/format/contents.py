@@ -103,21 +103,22 @@ def _checksum(contents: Contents) -> int:
     return zlib.crc32(msgspec.json.encode(replace(contents, checksum=0))) or 1
 
 
-def read_blocks(folder: Path) -> Blocks:
-    """Read the table of blocks of a folder.
+def read_blocks(folder: Path, contents: Contents) -> Blocks:
+    """Read the table of blocks of a folder with the given description.
 
     Raises:
         DamagedData: The table is missing or damaged.
     """
-    return blocks_in(folder / BLOCKS_FILE, f"{folder / BLOCKS_FILE}", str(folder))
+    return blocks_in(folder / BLOCKS_FILE, contents, f"{folder / BLOCKS_FILE}", str(folder))
 
 
-def blocks_in(file: Path | BinaryIO, path: str, folder: str) -> Blocks:
+def blocks_in(file: Path | BinaryIO, contents: Contents, path: str, folder: str) -> Blocks:
     """Return the table of blocks in a file.
 
     Args:
         file: The file.
-        path: Its path or URL, for messages.
+        contents: The description of the dataset.
+        path: The path or URL of the file, for messages.
         folder: The folder of the dataset, for messages.
 
     Raises:
@@ -131,7 +132,25 @@ def blocks_in(file: Path | BinaryIO, path: str, folder: str) -> Blocks:
         ) from error
     if found.dtype != BLOCK_ROW or not len(found):
         raise DamagedData(f"{path} is not a list of blocks; `paceline data verify {folder} --repair` rebuilds it")
+    wrong = _wrong_blocks(found, contents)
+    if wrong.any():
+        raise DamagedData(
+            f"{path} is damaged: block {int(np.argmax(wrong)):,} is not in its shard; `paceline data verify {folder} "
+            "--repair` rebuilds it"
+        )
     return found
+
+
+def _wrong_blocks(blocks: Blocks, contents: Contents) -> NDArray[np.bool_]:
+    """Return for each block whether it has no samples, other samples than its shard, or bytes outside of its shard."""
+    sizes = np.array([shard.bytes for shard in contents.shards], np.int64)
+    firsts = np.append(0, np.cumsum([shard.samples for shard in contents.shards]))
+    first, after = blocks["first"], np.append(blocks["first"][1:], contents.samples)
+    shard = np.searchsorted(firsts, first, side="right") - 1
+    wrong = (first >= after) | (first < 0) | (first >= contents.samples) | (blocks["shard"] != shard)
+    wrong |= first != np.where(np.append(-1, blocks["shard"][:-1]) != blocks["shard"], firsts[shard], first)
+    ends = sizes[shard.clip(0, len(sizes) - 1)]
+    return wrong | (blocks["begin"] < 0) | (blocks["begin"] > blocks["end"]) | (blocks["end"] > ends)
 
 
 def read_shard_index(folder: Path, shard_file: str, index_file: str) -> ShardIndex:

@@ -137,8 +137,15 @@ class Folder(Protocol):
     def contents(self) -> Contents:
         """Return the description of the dataset; to be called once, before the other methods."""
 
-    def blocks(self) -> Blocks:
-        """Return the table of blocks."""
+    def blocks(self, contents: Contents) -> Blocks:
+        """Return the table of blocks.
+
+        Args:
+            contents: The description of the dataset.
+
+        Raises:
+            DamagedData: The table is damaged.
+        """
 
     def index(self, number: int, shard: Shard, stop: Stop) -> ShardIndex:
         """Return the index of a shard.
@@ -182,9 +189,9 @@ class LocalFolder:
         self._shards = [self.path / shard.file for shard in found.shards]
         return found
 
-    def blocks(self) -> Blocks:
+    def blocks(self, contents: Contents) -> Blocks:
         """Return the table of blocks."""
-        return read_blocks(self.path)
+        return read_blocks(self.path, contents)
 
     def index(self, number: int, shard: Shard, stop: Stop) -> ShardIndex:
         """Return the index of a shard."""

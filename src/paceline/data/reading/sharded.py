@@ -54,7 +54,7 @@ class ShardedDataset:
     def _open(self, folder: Folder) -> None:
         self._folder = folder
         self.contents: Contents = self._folder.contents()
-        self.blocks: Blocks = self._folder.blocks()
+        self.blocks: Blocks = self._folder.blocks(self.contents)
         sizes = [shard.samples for shard in self.contents.shards]
         self._first = np.append(0, np.cumsum(sizes)).astype(np.int64)
         self._locks = [threading.Lock() for _ in sizes]

@@ -85,10 +85,10 @@ class RemoteFolder:
         self._cache = self._opened_cache(hashlib.sha256(text).hexdigest()[:24])
         return found
 
-    def blocks(self) -> Blocks:
+    def blocks(self, contents: Contents) -> Blocks:
         """Fetch the table of blocks."""
         packed = self.asker.fetched(BLOCKS_FILE, None, None, Stop())
-        return blocks_in(io.BytesIO(packed), f"{self.address}/{BLOCKS_FILE}", "a copy of it")
+        return blocks_in(io.BytesIO(packed), contents, f"{self.address}/{BLOCKS_FILE}", "a copy of it")
 
     def index(self, number: int, shard: Shard, stop: Stop) -> ShardIndex:
         """Return the index of a shard, from the cache or the store.

@@ -116,10 +116,17 @@ class Tables:
             return kind_of_type(field.type)
         for group in self._groups[0]:
             if field.name in self._opened[group[0]].schema.names:
-                there = self._read(group).column(field.name).drop_null()
+                there = self._column(group, field.name).drop_null()
                 first = bytes_in(there[0].as_py()) if len(there) else None
                 return kind_of_suffix(suffix_of_bytes(first or b""))
         return "bytes"
+
+    def _column(self, group: tuple[int, int], name: str) -> Any:
+        try:
+            return self._read(group).column(name)
+        except (OSError, ValueError) as error:  # the base classes of pyarrow's errors
+            file, place = group
+            raise BadSample(f"{self.files[file].name}, row group {place} cannot be read: {error}") from error
 
     def size(self, number: int) -> int:
         """Return the mean uncompressed bytes of a row."""
@@ -168,7 +175,7 @@ class _ParquetFile:
     def __init__(self, path: Path) -> None:
         import pyarrow.parquet
 
-        self._own = pyarrow.parquet.ParquetFile(path)
+        self._own = pyarrow.parquet.ParquetFile(path, page_checksum_verification=True)
         self.schema = self._own.schema_arrow
         groups = [self._own.metadata.row_group(group) for group in range(self._own.num_row_groups)]
         self.rows = [group.num_rows for group in groups]

@@ -130,6 +130,8 @@ def is_decimal(cell: str) -> bool:
     """Return whether a text is a number that a 64-bit float can store: within its range, and exact if integer."""
     if not _DECIMAL.fullmatch(cell) or math.isinf(float(cell)):
         return False
+    if not float(cell) and re.search("[1-9]", re.split("[eE]", cell)[0]):  # too small, such as 1e-400
+        return False
     whole, _, fraction = cell.partition(".")
     return bool(fraction.strip("0")) or not _WHOLE.fullmatch(whole) or int(float(cell)) == int(whole)
 

@@ -291,7 +291,7 @@ def _of_table(path: Path, options: TextOptions) -> Iterator[Text]:
     except ImportError as error:
         raise EnvironmentFault("Parquet files need pyarrow: pip install 'paceline[formats]'") from error
     try:
-        with pyarrow.parquet.ParquetFile(path) as table:
+        with pyarrow.parquet.ParquetFile(path, page_checksum_verification=True) as table:
             names = table.schema_arrow.names
             if names.count(options.text_field) != 1:
                 raise _no_column(path, options.text_field, names)
