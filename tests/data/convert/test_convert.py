@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from PIL import Image
 from tests.data.making import converted, folder_of_pictures, jpeg
 
 from paceline.core.errors import EnvironmentFault, UsageError
@@ -485,3 +486,38 @@ def test_shards_are_not_written_into_what_is_read(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, "name a folder elsewhere" in done.stderr) == (2, True)
     assert not (tmp_path / "pictures" / "shards").exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ('{"a": 1, "when": datetime(2020, 1, 1), "text": "x"}', r"\[0\]: when: a sample has a datetime"),
+        ('(1, (1, 2), "x")', r"\[0\]: part1: a sample has a tuple"),
+    ],
+)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_value_of_an_unsupported_type_is_named(tmp_path, monkeypatch, value, said, on_error):
+    name = f"odd_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(f"from datetime import datetime\nrows = [{value}] * 5\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BadSample, match=said):
+        convert(DatasetSource(f"{name}:rows"), tmp_path / "shards", Options(on_error=on_error), 1, quiet)
+
+
+def test_a_conversion_that_skips_all_samples_says_so(tmp_path):
+    (tmp_path / "pictures" / "a").mkdir(parents=True)
+    for number in range(3):
+        (tmp_path / "pictures" / "a" / f"{number}.jpg").write_bytes(b"no image")
+    source = image_folder(tmp_path / "pictures")
+    with pytest.raises(UsageError, match="none of the 3 samples can be read; the first: .*jpg"):
+        convert(source, tmp_path / "shards", Options(on_error="skip"), 1, quiet)
+
+
+def test_a_class_whose_folder_is_not_utf8_is_refused(tmp_path):
+    folder = os.fsencode(tmp_path / "pictures") + b"/\xff"
+    os.makedirs(folder)
+    Image.new("RGB", (4, 4)).save(tmp_path / "a.png")
+    os.rename(tmp_path / "a.png", folder + b"/a.png")
+    with pytest.raises(UsageError, match="class .*udcff is not UTF-8; rename its folder"):
+        convert(image_folder(tmp_path / "pictures"), tmp_path / "shards", Options(), 1, quiet)
+    assert not (tmp_path / "shards").exists()

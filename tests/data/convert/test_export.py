@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -214,3 +216,18 @@ def test_a_sample_without_values_is_exported_or_named(tmp_path, kind, columns):
         with pytest.raises(UsageError, match="sample 13.* has no value in any column"):
             export(dataset, tmp_path / "out", kind, lambda done, whole: None)
         assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "tfrecord", "webdataset"])
+def test_an_export_to_a_full_disk_says_so(tmp_path, kind):
+    with Writer(tmp_path / "shards") as writer:
+        for number in range(300):
+            writer.write({"x": np.random.default_rng(number).bytes(2000)})
+    script = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))\n"
+        "from paceline.cli import main; main(sys.argv[1:])"
+    )
+    command = ["data", "export", "--format", kind, str(tmp_path / "shards"), str(tmp_path / "out")]
+    done = subprocess.run([sys.executable, "-c", script, *command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "cannot write" in done.stderr and "File too large" in done.stderr
+    assert not (tmp_path / "out").is_file()

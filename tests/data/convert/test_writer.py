@@ -184,3 +184,36 @@ def test_groups_are_read_once_for_several_shards(tmp_path, monkeypatch, kind):
     assert ShardedDataset(tmp_path / "two").contents.shards == found.contents.shards
     batch = next(iter(Loader(found, 600)))
     assert np.array_equal(batch["x"].numpy(), values[batch["n"].numpy()])
+
+
+@pytest.mark.parametrize("name", ["q" * 80, "q" * 100, "q" * 300, "ä" * 60])
+@pytest.mark.parametrize("value", [5, 0.5, "text", b"bytes", {"a": 1}])
+def test_names_of_columns_may_be_long(tmp_path, name, value):
+    with Writer(tmp_path / "shards") as writer:
+        for number in range(3):
+            writer.write({"n": number, name: value, "last": number})
+    found = ShardedDataset(tmp_path / "shards")
+    assert verify(found, lambda done, whole: None).problems == ()
+    assert [found[number] for number in range(3)] == [{"n": n, name: value, "last": n} for n in range(3)]
+    source = source_of(tmp_path / "shards" / "shard-000000.tar", None)
+    convert(source, tmp_path / "again", Options(seed=None), 1, lambda done, whole: None)
+    assert ShardedDataset(tmp_path / "again")[2]["n"] == 2 and name in ShardedDataset(tmp_path / "again")[2]
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ([float("nan"), 1.0], "NaN or an infinity"),
+        ({"a": [{"b": float("-inf")}]}, "NaN or an infinity"),
+        ({1: "a"}, "keys are text"),
+        ([(1, 2)], "tuples to lists"),
+    ],
+)
+def test_the_reason_why_json_cannot_store_a_value_is_true(tmp_path, value, said):
+    with pytest.raises(BadSample, match=f"sample 0: x: it .*{said}"), Writer(tmp_path / "shards") as writer:
+        writer.write({"x": value})
+
+
+def test_names_of_classes_are_utf8(tmp_path):
+    with pytest.raises(UsageError, match="class .*udcff is not UTF-8"):
+        Writer(tmp_path / "shards", classes=["cat", "\udcff"])

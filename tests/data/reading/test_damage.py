@@ -6,11 +6,14 @@ import shutil
 
 import numpy as np
 import pytest
+from PIL import Image
 from tests.data.making import converted
 
 from paceline.cli import main
 from paceline.core.errors import PacelineError
 from paceline.data.convert.verify import verify
+from paceline.data.convert.writer import Writer
+from paceline.data.format.index import DamagedData
 from paceline.data.loader.loader import Loader
 from paceline.data.reading.crops import CenterCrop
 from paceline.data.reading.sharded import ShardedDataset
@@ -110,3 +113,16 @@ def test_a_bit_of_the_list_of_blocks_that_changes_is_an_error_of_the_list(sound,
         main(["data", "verify", "--repair", str(folder)])
     assert ending.value.code == 0
     assert batches(ShardedDataset(folder)) == batches(sound)
+
+
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_a_crop_says_which_image_is_missing(tmp_path, on_error):
+    with Writer(tmp_path / "shards", images="png") as writer:
+        for number in range(8):
+            writer.write({"image": None if number == 5 else Image.new("RGB", (20, 10)), "n": number})
+    loader = Loader(tmp_path / "shards", 4, transform=CenterCrop(8), threads=1, on_error=on_error)
+    if on_error == "raise":
+        with pytest.raises(DamagedData, match="sample 5.*: image is missing"):
+            list(loader)
+    else:
+        assert [len(images) for images, _ in loader] == [4, 4] and "missing" in loader.report().bad[0].why

@@ -469,3 +469,69 @@ def test_pages_of_parquet_are_compared_with_their_checksums(tmp_path, kind, on_e
         assert [ShardedDataset(tmp_path / "out")[number]["x"] for number in (0, 19)] == [
             table["x"][number].as_py() for number in (0, 19)
         ]
+
+
+@pytest.mark.parametrize("chunk", [0, 1, 3])
+@pytest.mark.parametrize("kind", ["zarr", "h5"])
+def test_rows_of_a_damaged_chunk_are_damaged_samples(tmp_path, kind, chunk):
+    values = np.random.default_rng(0).random((40, 4))
+    path = tmp_path / f"a.{kind}"
+    if kind == "zarr":
+        zarr = pytest.importorskip("zarr")
+        zarr.open(str(path), mode="w", shape=(40, 4), chunks=(10, 4), dtype="f8")[...] = values
+        (cut,) = [one for one in path.rglob("*") if one.is_file() and f"{chunk}/0" in str(one).replace(".0", "/0")]
+        cut.write_bytes(cut.read_bytes()[:50])
+    else:
+        import h5py
+
+        with h5py.File(path, "w") as file:
+            made = file.create_dataset("x", data=values, chunks=(10, 4), compression="gzip")
+            file.flush()
+            begin = made.id.get_chunk_info(chunk).byte_offset
+        data = bytearray(path.read_bytes())
+        data[begin : begin + 50] = bytes(50)
+        path.write_bytes(data)
+    with pytest.raises(BadSample, match=rf"a.{kind}\[{chunk}\d?\] cannot be read"):
+        convert(source_of(path, None), tmp_path / "one", Options(seed=None), 1, quiet)
+    skipping = Options(seed=None, on_error="skip")
+    assert len(convert(source_of(path, None), tmp_path / "two", skipping, 1, quiet).skipped) == 10
+    (batch,) = Loader(tmp_path / "two", 30)
+    (array,) = batch.values()
+    assert np.array_equal(array.numpy(), np.delete(values, np.s_[10 * chunk : 10 * chunk + 10], 0))
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ([[[1.0, 2.0, 3.0], [4.0, 5.0]], [[1.0, 2.0]]], "json"),
+        ([[[1.0, 2.0]], None, [[1.0], [2.0, 3.0]]], "json"),
+        ([[[1.0, 2.0], None]], "json"),
+        ([[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0]], []], "array"),
+    ],
+)
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+def test_lists_of_lists_are_arrays_or_json(tmp_path, form, values, kind):
+    import pyarrow
+    import pyarrow.feather
+    import pyarrow.parquet
+
+    table = pyarrow.table({"x": pyarrow.array(values, pyarrow.list_(pyarrow.list_(pyarrow.float32())))})
+    write = pyarrow.parquet.write_table if form == "parquet" else pyarrow.feather.write_feather
+    write(table, str(tmp_path / f"a.{form}"))
+    convert(source_of(tmp_path / f"a.{form}", None), tmp_path / "out", Options(seed=None), 1, quiet)
+    found = ShardedDataset(tmp_path / "out")
+    assert found.contents.columns[0].kind == kind
+    read = [found[number]["x"] for number in range(len(values))]
+    assert [one.tolist() if isinstance(one, np.ndarray) else one for one in read] == values
+
+
+@pytest.mark.parametrize("bad", [0, 2])
+def test_a_list_of_byte_strings_in_tfrecord_is_a_damaged_sample_with_a_name(tmp_path, bad):
+    with open(tmp_path / "a.tfrecord", "wb") as file:
+        for number in range(4):
+            file.write(tfrecord.framed(tfrecord.encoded({"x": [b"a", b"b"] if number == bad else [b"a"]})))
+    made = convert(source_of(tmp_path, None), tmp_path / "out", Options(on_error="skip"), 1, quiet)
+    assert len(ShardedDataset(tmp_path / "out")) == 3
+    assert [text.partition(": x: a feature is a list of 2")[0] for text in made.skipped] == [
+        source_of(tmp_path, None).name(bad)
+    ]

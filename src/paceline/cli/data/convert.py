@@ -146,6 +146,8 @@ def _convert(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str, Any
         with Progress("samples") as progress:
             made = convert(source, dest, asked, options["processes"] or cores(), progress, changes)
     except BadSample as error:
+        if asked.on_error == "skip":  # none of the samples that determine the columns can be read
+            raise UsageError(f"{error}; repair one of the first samples, which determine the columns") from error
         raise UsageError(
             f"{error}; repair the sample, or skip all samples that cannot be read with --on-error skip"
         ) from error

@@ -166,6 +166,8 @@ class PictureBatches:
         if decoded is not None:
             return (decoded, False) if self._keeps_made else self._cut(decoded, batch, turn)
         assert kept is not None  # an image that is not cached has its bytes
+        if not kept.length:
+            raise DamagedData(f"{self._context.dataset.name(batch.places[turn])}: {self._column} is missing")
         data = self._context.checked(self._column, batch.places[turn], kept)
         keeps = self._keeps_whole and self._keep_more(batch.numbers[turn])
         if batch.parts.cut[turn] and not keeps:

@@ -39,7 +39,7 @@ from paceline.data.convert.resuming import (
 from paceline.data.convert.sample_reading import read_samples
 from paceline.data.convert.shard_writer import write_shard
 from paceline.data.convert.skipped_samples import read_skipped, write_skipped
-from paceline.data.format.contents import blocks_of, read_contents, read_shard_index, write_contents
+from paceline.data.format.contents import blocks_of, check_classes, read_contents, read_shard_index, write_contents
 from paceline.data.format.image_modes import column_mode
 from paceline.data.format.index import has_gaps
 from paceline.data.format.model import CONTENTS_FILE, Column, Contents, Payload, Sample, Shard
@@ -135,6 +135,7 @@ def convert(
         EnvironmentFault: There is too little space, or a process was killed.
     """
     plan, version = planned(source, options), source.version
+    check_classes(source.classes)
     if options.on_error == "raise":
         _look_at_the_empty(source)
     _check(dest, mark := fingerprint(source, options))
@@ -185,6 +186,8 @@ def _converted(source: Source, dest: Path, options: Options, workers: _Workers, 
         made[one.number] = one
     shards = [made[number].shard for number in sorted(made) if made[number].shard.samples]
     skipped = [text for number in sorted(made) for text in made[number].skipped]
+    if not shards:
+        raise UsageError(f"none of the {len(skipped):,} samples can be read; the first: {skipped[0]}")
     return Converted(contents=_described(source, shards, options), skipped=skipped, resumed=len(there))
 
 

@@ -7,6 +7,7 @@ length, text becomes text, and other values become bytes of variable length.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,7 +44,7 @@ def write_hdf5(dataset: ShardedDataset, dest: Path, progress: Progress) -> Path:
 
     Raises:
         UsageError: HDF5 cannot store a column; the message names it.
-        EnvironmentFault: h5py is not installed.
+        EnvironmentFault: h5py is not installed, or the file cannot be written.
     """
     try:
         import h5py
@@ -57,6 +58,28 @@ def write_hdf5(dataset: ShardedDataset, dest: Path, progress: Progress) -> Path:
         )
     layouts = {c.name: array_layout(dataset, c, h5py) for c in columns if c.kind == "array"}
     dest.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        _write(dataset, dest, layouts, progress, h5py)
+    except RuntimeError as error:  # h5py raises it if the file cannot be finished
+        raise _full(dest, error) from error
+    except OSError as error:
+        if error.errno is not None and error.strerror:
+            raise
+        raise _full(dest, error) from error
+    return dest
+
+
+def _full(dest: Path, error: Exception) -> EnvironmentFault:
+    """Return the error that a file cannot be written, with the system's reason in the message of HDF5."""
+    reason = re.search("error message = '([^']*)'", str(error))
+    said = reason[1] if reason else str(error)
+    return EnvironmentFault(f"cannot write {dest}: {said}; free some space, or name another place")
+
+
+def _write(
+    dataset: ShardedDataset, dest: Path, layouts: Mapping[str, ArrayLayout], progress: Progress, h5py: Any
+) -> None:
+    columns = dataset.contents.columns
     with replacing(dest) as made, h5py.File(made, "w") as file:
         own = {c.name: _created(file, c, len(dataset), layouts.get(c.name), h5py) for c in columns}
         done = 0
@@ -69,7 +92,6 @@ def write_hdf5(dataset: ShardedDataset, dest: Path, progress: Progress) -> Path:
                 progress(done, len(dataset))
         if dataset.contents.classes:
             file.attrs["classes"] = list(dataset.contents.classes)
-    return dest
 
 
 def rows_of(dataset: ShardedDataset, shard: int) -> Iterator[Row]:

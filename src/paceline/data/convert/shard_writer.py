@@ -59,9 +59,7 @@ class ShardWriter:
                 offsets[column.name] = self._size
                 continue
             data, suffix = _written(column, sample)
-            header = tarfile.TarInfo(f"{key}.{suffix}")
-            header.size = len(data)
-            self._write(header.tobuf(tarfile.USTAR_FORMAT))
+            self._write(_header(f"{key}.{suffix}", len(data)))
             offsets[column.name] = self._size
             self._write(data)
             self._write(bytes(-len(data) % _BLOCK))
@@ -127,6 +125,16 @@ def _written(column: Column, sample: Sample) -> tuple[bytes, str]:
         named = "" if column.kind == "image" and column.name in ("image", value.suffix) else column.name
         return value.data, ".".join(part for part in (named, value.suffix) if part)
     return str(value).encode(), _NUMBER_SUFFIX.get(column.name, f"{column.name}.{column.kind}")
+
+
+def _header(name: str, size: int) -> bytes:
+    """Return the tar header of a file; names that are too long for USTAR are in an extra header of PAX."""
+    header = tarfile.TarInfo(name)
+    header.size = size
+    try:
+        return header.tobuf(tarfile.USTAR_FORMAT)
+    except ValueError:  # more than 100 bytes
+        return header.tobuf(tarfile.PAX_FORMAT)
 
 
 def crc32_of(path: Path) -> int:

@@ -15,6 +15,7 @@ from paceline.data.convert.convert import write_data_set
 from paceline.data.convert.resuming import alone_in, check_folder
 from paceline.data.convert.shard_writer import ShardWriter
 from paceline.data.format.column_kinds import column_names
+from paceline.data.format.contents import check_classes
 from paceline.data.format.model import Column, ColumnKind, Contents, Payload, Sample, Shard, Value
 from paceline.data.sources import BadSample
 from paceline.data.sources.dataset import kept, kind_of
@@ -48,8 +49,9 @@ class Writer:
             images: The format of PIL images without an original file: "png" or "jpeg".
 
         Raises:
-            UsageError: The folder is not empty.
+            UsageError: The folder is not empty, or the name of a class is not UTF-8.
         """
+        check_classes(classes)
         self._folder, self._classes, self._images = Path(folder), classes, images
         self._shard_bytes = int(shard_mb * (1 << 20))
         self._mark = f"Writer {uuid4()}"  # unique, so that no conversion resumes this one

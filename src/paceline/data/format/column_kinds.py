@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -118,9 +119,21 @@ def json_of(value: Any) -> Payload:
         same = msgspec.json.decode(data) == value
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise ValueError(f"it cannot be written as JSON: {error}") from error
+    if not same and _has_nan(value):
+        raise ValueError(
+            "it has NaN or an infinity, which JSON cannot store; give None or text in its place, or an array"
+        )
     if not same:
         raise ValueError("it would not be the same in JSON, where keys are text; convert keys to text, tuples to lists")
     return Payload(data=data, suffix="json")
+
+
+def _has_nan(value: Any) -> bool:
+    """Return whether a list or dict has NaN or an infinity at any depth."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return any(map(_has_nan, inner))
 
 
 def number_of(value: Any, column: Column) -> int | float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.core.files import write_durably
 from paceline.data.format.index import UNREADABLE, DamagedData, ShardIndex, read_index
-from paceline.data.format.model import BLOCKS_FILE, CONTENTS_FILE, SCHEMA, Contents
+from paceline.data.format.model import BLOCKS_FILE, CONTENTS_FILE, SCHEMA, Contents, shown
 
 BLOCK_BYTES = 2 << 20  # the target size of a block
 # One row for each block: shard, number of the first sample in the dataset, begin and end in the shard's file (bytes).
@@ -96,6 +97,21 @@ def write_contents(folder: Path, contents: Contents, blocks: Blocks) -> None:
     write_durably(folder / BLOCKS_FILE, packed.getvalue())
     text = msgspec.json.format(msgspec.json.encode(replace(contents, checksum=_checksum(contents))), indent=1)
     write_durably(folder / CONTENTS_FILE, text)
+
+
+def check_classes(classes: Sequence[str]) -> None:
+    """Check that a `dataset.json` can hold the names of classes.
+
+    Raises:
+        UsageError: A name is not UTF-8, such as that of a folder from a system with another encoding.
+    """
+    for name in classes:
+        try:
+            name.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(
+                f"the name of the class {shown(name)} is not UTF-8; rename its folder, such as with convmv"
+            ) from error
 
 
 def _checksum(contents: Contents) -> int:

@@ -67,7 +67,7 @@ class Settings:
     decoded_cache: str | None = None  # the cache of decoded images: "ram" or a folder; None: no cache
     decoded_cache_bytes: int | None = None  # its limit; None: 40% of the free bytes
     device: Any = None  # the device of batches, for `torch.device`; None: host memory
-    exact: bool = False  # decode bit for bit as PIL; CMYK images within one level
+    exact: bool = False  # decode bit for bit as PIL; CMYK images within two levels
     on_error: Literal["raise", "skip"] = "raise"  # for bad samples: end the loop, or replace them
 
 

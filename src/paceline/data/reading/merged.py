@@ -60,7 +60,7 @@ class MergedFolder(LocalFolder):
         columns = _columns(self._parts)
         return Contents(samples=sum(map(len, self._parts)), columns=columns, shards=shards, classes=first.classes)
 
-    def blocks(self) -> Blocks:
+    def blocks(self, contents: Contents) -> Blocks:
         """Return the table of blocks of the merged dataset."""
         found, shards, samples = [], 0, 0
         for part in self._parts:

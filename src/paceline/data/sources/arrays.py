@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +28,7 @@ from paceline.data.sources.files import files_below, left_out_notes, listed, tim
 from paceline.data.sources.zarr_arrays import of_zarr
 
 _LABELS = ("label", "labels", "target", "targets", "y")
+_PROBED = 16  # rows that are tried
 _CHUNK_BYTES = 64 << 20  # of chunks in memory, for each array
 HDF5 = (".h5", ".hdf5", ".hdf")
 KIND_ATTRIBUTE = "paceline_kind"  # the attribute of HDF5 data sets that `paceline data export` writes
@@ -106,11 +108,13 @@ class Arrays:
 
     @cached_property
     def _row_bytes(self) -> int:
-        sample = self.sample(0)
-        return sum(len(value.data) if isinstance(value, Payload) else 8 for value in sample.values())
+        for number in _some_rows(len(self)):
+            with suppress(BadSample):  # the conversion reports bad samples
+                return sum(len(one.data) if isinstance(one, Payload) else 8 for one in self.sample(number).values())
+        return 1
 
     def size(self, number: int) -> int:
-        """Return the number of bytes of the first row, as an estimate for all rows."""
+        """Return the number of bytes of the first row that can be read, as an estimate for all rows."""
         return self._row_bytes
 
     def name(self, number: int) -> str:
@@ -219,12 +223,26 @@ def _kind(array: Any) -> ColumnKind:
     if array.dtype.kind == "T":  # NumPy 2's text of variable length
         return "text"
     if array.dtype.hasobject or array.dtype.kind in "SU":
-        first = array[0]
+        first = _first_row(array)
         if isinstance(first, str):
             return "text"
         data = _bytes(first)
         return "array" if data is None else kind_of_suffix(suffix_of_bytes(data))
     return "array"
+
+
+def _some_rows(count: int) -> list[int]:
+    """Return the numbers of some rows, evenly spread over all, because neighbours can lie in one damaged chunk."""
+    found: list[int] = np.linspace(0, max(0, count - 1), min(_PROBED, count)).astype(int).tolist()
+    return found
+
+
+def _first_row(array: Any) -> Any:
+    """Return the first row of an array, or another one if it cannot be read."""
+    for number in _some_rows(len(array)):
+        with suppress(OSError, ValueError):
+            return array[number]
+    return array[0]
 
 
 def _bytes(value: Any) -> bytes | None:

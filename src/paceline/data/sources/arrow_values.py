@@ -58,6 +58,26 @@ def kind_of_type(own: Any) -> ColumnKind:
     return "text"
 
 
+def may_be_ragged(own: Any) -> bool:
+    """Return whether an Arrow type is lists of lists of numbers, whose inner lists can have different lengths."""
+    return not hasattr(own, "shape") and _dtype(own) is not None and _dtype(own.value_type) is not None
+
+
+def is_ragged(column: Any) -> bool:
+    """Return whether any value of a column of lists of lists has ragged or missing inner lists or numbers."""
+    return any(_shape(value) is None for value in column.to_pylist() if value is not None)
+
+
+def _shape(value: Any) -> tuple[int, ...] | None:
+    """Return the shape of nested lists, or None if they are ragged."""
+    if not isinstance(value, list):
+        return ()
+    shapes = {() if one is None else _shape(one) for one in value}
+    if len(shapes) > 1 or None in shapes:
+        return None
+    return (len(value), *next(iter(shapes), ()))  # type: ignore[misc]
+
+
 def is_bytes(own: Any) -> bool:
     """Return whether an Arrow type is bytes, or a struct with the bytes of a file and its path."""
     from pyarrow import types

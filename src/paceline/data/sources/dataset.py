@@ -69,8 +69,7 @@ class DatasetSource:
         kinds: dict[str, ColumnKind | None] = {}
         for number in range(min(_PROBED, len(self))):
             try:
-                for name, value in self._parts(number).items():
-                    kind = None if value is None else self._kind(number, name, value)
+                for name, kind in self._kinds_in(number).items():
                     kinds[name] = "float" if (kinds.get(name), kind) == ("int", "float") else kinds.get(name) or kind
             except BadSample as error:
                 why = why or error
@@ -80,6 +79,11 @@ class DatasetSource:
         if nothing:
             raise UsageError(f"{self._name} has only None in {', '.join(nothing)} of the first {_PROBED} samples")
         return [Column(name=name, kind=kind) for name, kind in kinds.items() if kind is not None]
+
+    def _kinds_in(self, number: int) -> dict[str, ColumnKind | None]:
+        """Return the kind of each value of a sample; None for None."""
+        parts = self._parts(number).items()
+        return {name: None if value is None else self._kind(number, name, value) for name, value in parts}
 
     def _check_images(self) -> None:
         """Check that images of some samples can be stored.

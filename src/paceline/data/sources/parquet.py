@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -15,7 +16,16 @@ from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.format.column_kinds import column_names, kind_of_suffix, suffix_of_bytes
 from paceline.data.format.model import Column, ColumnKind, Sample
 from paceline.data.sources import BadSample
-from paceline.data.sources.arrow_values import bytes_in, has_path, is_bytes, kept_value, kind_of_type, merged_schema
+from paceline.data.sources.arrow_values import (
+    bytes_in,
+    has_path,
+    is_bytes,
+    is_ragged,
+    kept_value,
+    kind_of_type,
+    may_be_ragged,
+    merged_schema,
+)
 from paceline.data.sources.files import times_of
 
 _KEPT_GROUPS = 8  # row groups in memory
@@ -112,6 +122,8 @@ class Tables:
         return [Column(name=self._names[field.name], kind=self._kind(field)) for field in self._schema]
 
     def _kind(self, field: Any) -> ColumnKind:
+        if may_be_ragged(field.type) and any(map(is_ragged, self._parts(field.name))):
+            return "json"
         if not is_bytes(field.type):
             return kind_of_type(field.type)
         for group in self._groups[0]:
@@ -120,6 +132,14 @@ class Tables:
                 first = bytes_in(there[0].as_py()) if len(there) else None
                 return kind_of_suffix(suffix_of_bytes(first or b""))
         return "bytes"
+
+    def _parts(self, name: str) -> Iterator[Any]:
+        """Yield a column of each row group that can be read, without reading the other columns."""
+        for number, group in self._groups[0]:
+            file = self._opened[number]
+            if name in file.schema.names:
+                with suppress(OSError, ValueError):  # the conversion reports bad samples
+                    yield file.column(group, name)
 
     def _column(self, group: tuple[int, int], name: str) -> Any:
         try:
@@ -185,6 +205,10 @@ class _ParquetFile:
         """Return a group of rows."""
         return _readable(self._own.read_row_group(group))
 
+    def column(self, group: int, name: str) -> Any:
+        """Return a column of a group of rows."""
+        return self._own.read_row_group(group, columns=[name]).column(name)
+
 
 class _ArrowFile:
     """An Arrow file: in the file format (Feather), or as a stream, which Hugging Face's datasets writes."""
@@ -212,6 +236,10 @@ class _ArrowFile:
     def read(self, group: int) -> Any:
         """Return a group of rows."""
         return _readable(self._tables[group])
+
+    def column(self, group: int, name: str) -> Any:
+        """Return a column of a group of rows."""
+        return self._tables[group].column(name)
 
 
 def _readable(table: Any) -> Any:

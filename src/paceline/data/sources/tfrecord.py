@@ -66,7 +66,9 @@ class Records:
     def columns(self) -> Sequence[Column]:
         """The columns of the first records; a record can lack values."""
         kinds: dict[str, ColumnKind] = {
-            key: "array" if key in self._lists else _kind(values) for key, values in self._known.items()
+            key: "array" if key in self._lists else self._kind_of(f"{self.files[0].name}, {key}", values)
+            for key, values in self._known.items()
+            if key not in self.told
         }
         kinds = {key: "bytes" if key in self._mixed else kind for key, kind in kinds.items()} | dict(self.told)
         return [Column(name=name, kind=kinds[key]) for key, name in self._names.items()]
@@ -93,7 +95,7 @@ class Records:
 
     @cached_property
     def _known(self) -> dict[str, Feature]:
-        """The features of the first records, each with its first non-empty value.
+        """The features of the first records, each with its first non-empty value of a supported kind.
 
         Raises:
             BadSample: None of these records can be read.
@@ -106,7 +108,9 @@ class Records:
                 if number + 1 == min(_PROBED, len(self)) and not found:
                     raise
                 continue
-            found = features | {key: values for key, values in found.items() if len(values) or key not in features}
+            found = features | {
+                key: values for key, values in found.items() if _is_usual(values) or key not in features
+            }
         return found
 
     @cached_property
@@ -154,15 +158,21 @@ class Records:
         if listed:  # any number of values
             known = values or next((self._known[key] for key, name in self._names.items() if name == column.name), ())
             return array_of(np.array(values, np.int64 if known and isinstance(known[0], int) else np.float32))
-        if _kind(values) != column.kind and not (column.kind == "bytes" and values and isinstance(values[0], bytes)):
-            raise BadSample(
-                f"{self.name(number)}: {column.name} is {_kind(values)}; in the first record it is {column.kind}"
-            )
+        kind = self._kind_of(f"{self.name(number)}: {column.name}", values)
+        if kind != column.kind and not (column.kind == "bytes" and values and isinstance(values[0], bytes)):
+            raise BadSample(f"{self.name(number)}: {column.name} is {kind}; in the first record it is {column.kind}")
         first = values[0] if values else b""
         if isinstance(first, bytes):
             suffix = _SUFFIXES[column.kind] if column.kind in ("text", "bytes") else suffix_of_bytes(first)
             return Payload(data=first, suffix=suffix)
         return number_of(first, column)
+
+    @staticmethod
+    def _kind_of(name: str, values: Feature) -> ColumnKind:
+        try:
+            return _kind(values)
+        except BadSample as error:
+            raise BadSample(f"{name}: {error}") from error
 
     def _exported(self, number: int, column: Column, values: Feature) -> Value:
         if len(values) != 1 or isinstance(values[0], bytes) == column.is_number:
@@ -204,6 +214,11 @@ def _exported_columns(paths: Sequence[Path]) -> ExportedColumns:
         return msgspec.json.decode(path.read_bytes(), type=ExportedColumns)
     except (OSError, msgspec.MsgspecError):
         return ExportedColumns(columns={})  # the file is from another program
+
+
+def _is_usual(values: Feature) -> bool:
+    """Return whether a feature has values, and is not a list of byte strings, which is not supported."""
+    return len(values) == 1 or (len(values) > 1 and not isinstance(values[0], bytes))
 
 
 def _kind(values: Feature) -> ColumnKind:

@@ -52,6 +52,7 @@ class Rows:
     def __init__(self, own: Any) -> None:
         """Wrap an array of the package zarr."""
         self._own = own
+        self._name = str(own.name or "").strip("/")
         self.ndim, self.dtype, self.shape, self.chunks = own.ndim, own.dtype, own.shape, own.chunks
         self._together = max(1, own.chunks[0]) if own.ndim else 1
         chunk_bytes = max(1, self._together * own.nbytes // max(1, own.shape[0] if own.ndim else 1))
@@ -70,4 +71,9 @@ class Rows:
 
     def _rows(self, chunk: int) -> Any:
         begin = chunk * self._together
-        return self._own[begin : begin + self._together]
+        try:
+            return self._own[begin : begin + self._together]
+        except Exception as error:  # the codecs of Zarr raise errors of any type
+            end = min(begin + self._together, len(self))
+            named = f" of array {self._name}" if self._name else ""
+            raise ValueError(f"the chunk of rows {begin:,} to {end - 1:,}{named}: {error}") from error
