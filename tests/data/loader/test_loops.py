@@ -109,6 +109,20 @@ def test_generators_of_the_process_and_of_libraries_are_not_taken_for_the_datase
     assert own_generators(list(range(4))) == []
 
 
+class DrawingFromTheSystem(Drawing):
+    """A Dataset with a generator that has no seed and no state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.system = random.SystemRandom()
+
+
+@pytest.mark.parametrize("how", [{"threads": 0}, {"processes": 1}])
+def test_a_generator_of_the_system_is_left_alone(how):
+    assert len(own_generators(DrawingFromTheSystem())) == 5
+    assert draws_of(DrawingFromTheSystem(), 4, **how) == draws_of(Drawing(), 4, threads=0)
+
+
 RANKS = """
     import logging, os, sys, torch, torch.multiprocessing as mp, torch.distributed as dist
 

@@ -109,6 +109,16 @@ def test_a_stop_in_the_middle(shards, store, tmp_path, there, here):
     assert begun + [images.numpy().tobytes() for images, _ in rest] == whole
 
 
+def label(sample: dict[str, object]) -> object:
+    return sample["label"]
+
+
+def test_a_function_that_draws_nothing_is_not_said_to_draw(shards, store, tmp_path, caplog):
+    data = ShardedDataset(store.url, cache=tmp_path / "cache", **SOON)
+    loader = Loader(data, 8, columns=["label"], transform=label, collate_fn=list, threads=2)
+    assert sum(map(len, loader)) == 60 and "draw random numbers" not in caplog.text
+
+
 def test_worker_processes_share_what_is_fetched(shards, store, tmp_path):
     remote = ShardedDataset(store.url, cache=tmp_path, **SOON)
     made = [

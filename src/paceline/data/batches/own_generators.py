@@ -24,7 +24,7 @@ _MOST_ITEMS = 64  # of a list or a dict that is searched; longer ones hold sampl
 def own_generators(dataset: Any) -> list[Any]:
     """Return the generators of NumPy, torch and Python that a dataset or its functions reference.
 
-    The global generators are not included.
+    The global generators are not included, and neither is `random.SystemRandom`, which has no seed.
 
     Args:
         dataset: The dataset. Attributes are searched recursively, so datasets and transforms inside are included.
@@ -45,7 +45,7 @@ def own_generators(dataset: Any) -> list[Any]:
                 below += _inside(one)
         level = below
     shared = {id(np.random.mtrand._rand), id(getattr(random, "_inst", None))}  # the global ones
-    return [one for one in found if id(one) not in shared]
+    return [one for one in found if id(one) not in shared and not isinstance(one, random.SystemRandom)]
 
 
 def _kinds() -> tuple[Any, ...]:
