@@ -348,10 +348,7 @@ class Loader:
         assert self._maker is not None
         begun = time.perf_counter()
         try:
-            batch = self._maker.make(step[1], self._at.epoch)
-            return changed(batch, step[1], self._own.batch_transform, (self._at.seed, self._at.epoch), self._clock)
-        except StopIteration as error:
-            raise as_runtime_error(batch_name(int(step[1][0])), error) from error
+            return _made(self._maker, step[1], self._own.batch_transform, (self._at.seed, self._at.epoch), self._clock)
         finally:
             self._pacer.made(time.perf_counter() - begun)
 
@@ -359,6 +356,20 @@ class Loader:
         """Count the CPU time of taking a batch that another thread or process has made."""
         if self.threads or self._processes:
             self._clock.add("hand-over", Spent(wall_s=cpu_s, cpu_s=cpu_s, samples=samples_of(batch)))
+
+
+def _made(
+    maker: Maker,
+    ids: Numbers,
+    change: Callable[[Any, Any], Any] | None,
+    seeds: tuple[int, int],
+    clock: StageClock,
+) -> Any:
+    """Make a batch and apply the user's batch transform; a StopIteration of the user's code is an error."""
+    try:
+        return changed(maker.make(ids, seeds[1]), ids, change, seeds, clock)
+    except StopIteration as error:
+        raise as_runtime_error(batch_name(int(ids[0])), error) from error
 
 
 def changed(
