@@ -348,7 +348,9 @@ class Loader:
         assert self._maker is not None
         begun = time.perf_counter()
         try:
-            return _made(self._maker, step[1], self._own.batch_transform, (self._at.seed, self._at.epoch), self._clock)
+            return batch_of(
+                self._maker, step[1], self._own.batch_transform, (self._at.seed, self._at.epoch), self._clock
+            )
         finally:
             self._pacer.made(time.perf_counter() - begun)
 
@@ -358,36 +360,33 @@ class Loader:
             self._clock.add("hand-over", Spent(wall_s=cpu_s, cpu_s=cpu_s, samples=samples_of(batch)))
 
 
-def _made(
+def batch_of(
     maker: Maker,
     ids: Numbers,
     change: Callable[[Any, Any], Any] | None,
     seeds: tuple[int, int],
     clock: StageClock,
 ) -> Any:
-    """Make a batch and apply the user's batch transform; a StopIteration of the user's code is an error."""
-    try:
-        return changed(maker.make(ids, seeds[1]), ids, change, seeds, clock)
-    except StopIteration as error:
-        raise as_runtime_error(batch_name(int(ids[0])), error) from error
-
-
-def changed(
-    batch: Any, ids: Numbers, change: Callable[[Any, Any], Any] | None, seeds: tuple[int, int], clock: StageClock
-) -> Any:
-    """Apply the user's batch transform, if there is one, and return its result.
+    """Make a batch, and apply the user's batch transform if there is one.
 
     Args:
-        batch: The batch.
+        maker: Makes the batch.
         ids: The numbers of its samples.
         change: The transform; it gets the batch and a `torch.Generator`.
         seeds: The seed and the epoch.
         clock: Sums the time of the transform.
+
+    Raises:
+        RuntimeError: The user's code raised StopIteration.
     """
-    if change is None:
-        return batch
-    lap = Lap()
-    batch = transformed(batch, change, seeds, int(ids[0]))
+    try:
+        batch = maker.make(ids, seeds[1])
+        if change is None:
+            return batch
+        lap = Lap()
+        batch = transformed(batch, change, seeds, int(ids[0]))
+    except StopIteration as error:
+        raise as_runtime_error(batch_name(int(ids[0])), error) from error
     lap.mark("batch transform", len(ids))
     clock.add("batch transform", lap.spent["batch transform"])
     return batch
