@@ -250,9 +250,8 @@ class Loader:
         if self._share.ranks != ranks_on_host():
             self._shared_by(share_of_host())
             self._pacer.bind(self._bounds)
-        begun = (
-            begin_loop(f"{self._at.dataset}/{self._at.samples}/{self._at.epoch}") if self._own.world is None else None
-        )
+        name = f"{self._at.dataset}/{self._at.samples}/{self._at.epoch}"
+        begun = begin_loop(name) if self._own.world is None else None
         self._open()
         try:
             with closing(self._batches(self._spec.order(self._at))) as made:
