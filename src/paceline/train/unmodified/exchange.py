@@ -21,8 +21,9 @@ from types import FrameType
 from typing import Any
 
 from paceline.train.unmodified.account import TAG_BYTES, Account, tags_of, with_tag
+from paceline.train.unmodified.call import digest
 from paceline.train.unmodified.rows import bounds, sizes
-from paceline.train.unmodified.state import Spread, is_own_file
+from paceline.train.unmodified.state import Spread, is_own_file, plain_settings
 from paceline.train.world import devices_differ
 
 _MOST_BYTES_WITH_TAG = 1 << 20
@@ -36,6 +37,7 @@ _WAITS_IN = (
     *(f"paceline.train.unmodified.{name}" for name in ("commands", "exchange", "gradients", "comparison.drift")),
 )
 _MOST_LINES = 8
+_MOST_BUFFER_ELEMENTS = 1 << 15
 _NAMES_OF_THREADS = ("pt_gloo", "gloo_")
 _MOST_FOR_THREADS_S = 2.0
 _BETWEEN_THREADS_S = 0.005
@@ -137,11 +139,24 @@ class Exchange:
         self.meet().all_gather_object(found, part)
         return found
 
-    def check_call(self, module: Any) -> None:
-        """End the program if ranks are about to compare different calls: other models, modes or trained weights."""
+    def check_call(self, module: Any, *, draws: bool) -> None:
+        """End the program if a call, a setting or a buffer of its model differs between ranks, before a comparison.
+
+        Args:
+            module: The model.
+            draws: Whether the model draws random numbers. Its buffers are then not compared.
+        """
         trained = [name for name, weight in module.named_parameters() if weight.requires_grad]
-        said = (self.account.ordinal(module), module.training, self.torch.is_grad_enabled(), trained)
-        self.account.check([[zlib.crc32(repr(each).encode())] for each in self.objects(said)])
+        call = (self.account.ordinal(module), module.training, self.torch.is_grad_enabled(), trained)
+        settings = [
+            (name, f"{value:.3g}" if isinstance(value, float) else value)
+            for part in module.modules()
+            for name, value in plain_settings(part).items()
+        ]
+        plain = [each for each in module.buffers() if type(each) is self.torch.Tensor and each.device.type == "cpu"]
+        buffers = [digest(self.torch, each) for each in plain if not draws and each.numel() <= _MOST_BUFFER_ELEMENTS]
+        own = [zlib.crc32(repr(each).encode()) for each in (call, (settings, buffers))]
+        self.account.check([[first, 0, 0, last] for first, last in self.objects(own)])
 
     def agree(self, numbers: Sequence[int]) -> bool:
         """Return whether all ranks pass the same integers, each below 2**63; all ranks must pass equally many."""

@@ -105,7 +105,7 @@ class _Calls:
         if before is not None:
             if shards.is_split(called.module):
                 shards.check_parts(self._spread, called.module)
-            self._exchange.check_call(called.module)
+            self._exchange.check_call(called.module, draws=before.draws)
             drift.check_weights(self._spread, self._exchange, called.module)
         found = compare(self._exchange, called, before, trains=trains)
         if before is not None and before.settled and not found.splits:

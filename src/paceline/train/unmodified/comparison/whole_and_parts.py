@@ -403,7 +403,8 @@ def _check_returned(call: Call, whole: Trial) -> None:
     spread, module, tensor = call.spread, call.module, call.spread.torch.Tensor
     if spread.layout.shard == 1 or shards.is_split(module):
         return
-    places = {weight.untyped_storage().data_ptr(): name for name, weight in module.named_parameters()}
+    plain = [(name, weight) for name, weight in module.named_parameters() if not hasattr(weight, "full_tensor")]
+    places = {weight.untyped_storage().data_ptr(): name for name, weight in plain}
     tensors = [leaf for leaf in whole.leaves if isinstance(leaf, tensor) and leaf.numel()]
     names = [places.get(each.untyped_storage().data_ptr()) for each in tensors]
     if any(names):

@@ -60,7 +60,12 @@ def follower(torch: Any) -> Any:
         def __torch_function__(cls, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
             args, kwargs = torch.utils._pytree.tree_map(now, (args, kwargs or {}))
             name = getattr(function, "__name__", "")
-            return getattr(args[0], name)(*args[1:], **kwargs) if name in READ else function(*args, **kwargs)
+            if name in READ:
+                return getattr(args[0], name)(*args[1:], **kwargs)
+            if any(isinstance(each, cls) for each in torch.utils._pytree.tree_leaves((args, kwargs))):
+                with torch._C.DisableTorchFunctionSubclass():  # the sharded weight is gone: as before
+                    return function(*args, **kwargs)
+            return function(*args, **kwargs)
 
         def __deepcopy__(self, memo: Any) -> Any:
             return copy.deepcopy(now(self), memo)
