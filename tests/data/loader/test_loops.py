@@ -131,12 +131,13 @@ RANKS = """
         from paceline.data.order.ranks import ranks_on_host
         logging.basicConfig(format=f"{rank}: %(message)s", stream=sys.stdout)
         dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+        say = lambda *words: os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # whole lines of both ranks
         loader = Loader(list(range(8)), 2, threads=0)
-        print(rank, "ranks", ranks_on_host(), "steps", len(list(loader)), flush=True)
+        say(rank, "ranks", ranks_on_host(), "steps", len(list(loader)))
         dist.barrier()
         if rank == 0:
-            print("alone", len(list(Loader(list(range(6)), 2, threads=0))), flush=True)
-            print("whole", len(list(Loader(list(range(6)), 2, threads=0, rank=0, world=1))), flush=True)
+            say("alone", len(list(Loader(list(range(6)), 2, threads=0))))
+            say("whole", len(list(Loader(list(range(6)), 2, threads=0, rank=0, world=1))))
         dist.barrier()
         dist.destroy_process_group()
 

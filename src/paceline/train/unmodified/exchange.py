@@ -17,9 +17,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
+from paceline.inprocess.other_threads import StackEntry, stack_of
 from paceline.train.unmodified.account import TAG_BYTES, Account, tags_of, with_tag
 from paceline.train.unmodified.call import digest
 from paceline.train.unmodified.rows import bounds, sizes
@@ -37,6 +37,7 @@ _WAITS_IN = (
     *(f"paceline.train.unmodified.{name}" for name in ("commands", "exchange", "gradients", "comparison.drift")),
 )
 _MOST_LINES = 8
+_DEEP = 200  # calls of a stack that are read
 _MOST_BUFFER_ELEMENTS = 1 << 15
 _NAMES_OF_THREADS = ("pt_gloo", "gloo_")
 _MOST_FOR_THREADS_S = 2.0
@@ -400,14 +401,15 @@ class _Watch:
             self._spread.refuse(why)
 
     def _waits(self) -> Wait | None:
-        frame = sys._current_frames().get(self._main.ident or 0)
-        if frame is None or self._spread.off or not _is_exchange(frame):
+        calls = stack_of(self._main.ident or 0, _DEEP)
+        if not calls or self._spread.off or not _is_exchange(calls):
             self._before = None
             return None
-        here = (id(frame), frame.f_lasti, _cpu_ticks(self._main.native_id) // 10)
+        here = (calls[0].moment, _cpu_ticks(self._main.native_id) // 10)
         self._samples = self._samples + 1 if here == self._before else 0
         self._before = here
-        return Wait(_lines(frame), f"{self._exchanges()} {_names(frame)}", self._samples, time.time())
+        names = " ".join(call.code.co_name for call in calls[:_MOST_LINES])
+        return Wait(_lines(calls), f"{self._exchanges()} {names}", self._samples, time.time())
 
     def _read(self, rank: int) -> Wait | None:
         if not self._store.check([str(rank)]):
@@ -416,29 +418,15 @@ class _Watch:
         return Wait(tuple(found["lines"]), str(found["exchange"]), int(found["samples"]), float(found["at"]))
 
 
-def _is_exchange(frame: FrameType | None) -> bool:
-    """Return whether the innermost frame, after frames of the recorder, is in an exchange with other ranks."""
-    while frame is not None and str(frame.f_globals.get("__name__", "")).startswith("paceline.inprocess"):
-        frame = frame.f_back
-    return frame is not None and str(frame.f_globals.get("__name__", "")).startswith(_WAITS_IN)
+def _is_exchange(calls: Sequence[StackEntry]) -> bool:
+    """Return whether the innermost call, apart from calls of the recorder, is an exchange with other ranks."""
+    others = (call.module for call in calls if not call.module.startswith("paceline.inprocess"))
+    return next(others, "").startswith(_WAITS_IN)
 
 
-def _lines(frame: FrameType | None) -> tuple[str, ...]:
-    found: list[str] = []
-    while frame is not None and len(found) < _MOST_LINES:
-        name = frame.f_code.co_filename
-        if is_own_file(name):
-            found.append(f"{os.path.basename(name)}:{frame.f_lineno}")
-        frame = frame.f_back
-    return tuple(found)
-
-
-def _names(frame: FrameType | None) -> str:
-    found: list[str] = []
-    while frame is not None and len(found) < _MOST_LINES:
-        found.append(frame.f_code.co_name)
-        frame = frame.f_back
-    return " ".join(found)
+def _lines(calls: Sequence[StackEntry]) -> tuple[str, ...]:
+    own = [call for call in calls if is_own_file(call.code.co_filename)]
+    return tuple(f"{os.path.basename(call.code.co_filename)}:{call.line}" for call in own[:_MOST_LINES])
 
 
 def _cpu_ticks(thread: int | None) -> int:

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import linecache
 import os
-import sys
 import sysconfig
 from collections import Counter
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
+from paceline.inprocess.other_threads import stack_of
 from paceline.inprocess.recorder.stacks.array_libraries import works_on_other_arrays
 from paceline.inprocess.recorder.stacks.by_hand import parameter_free_lines, updating_lines
 from paceline.inprocess.recorder.stacks.slicing import MODULE, feeds_itself, parsed, producing_lines
@@ -167,14 +167,14 @@ class Sampler:
 
     def look(self, thread: int) -> Frames:
         """Return the stack of a thread by its ident, innermost frame first; empty if the thread has ended."""
-        return _walk(sys._current_frames().get(thread))
+        return _walk(thread)
 
     def sample_inside(self, thread: int, slot: str, function: str) -> None:
         """Count a sample only if the thread is inside the given Paceline function, with the frames that it called."""
         frames: Frames = []
-        for code, line in _chain(sys._current_frames().get(thread)):
+        for code, line, *_ in stack_of(thread, _DEEP):
             if kind_of(code.co_filename) != "ours":
-                frames.append((code, line))
+                frames.append((code, line or code.co_firstlineno))
             elif code.co_name == function:
                 self.count(frames, slot)
                 return
@@ -237,19 +237,7 @@ class Sampler:
         return "loss" if running > _RUNS * (waiting + running) else "host"
 
 
-def _walk(frame: FrameType | None) -> Frames:
-    found = [(code, line) for code, line in _chain(frame) if kind_of(code.co_filename) != "ours"]
-    return [(code, line or code.co_firstlineno) for code, line in found]  # an instruction may have no line
-
-
-def _chain(frame: FrameType | None) -> Frames:
-    """Return a thread's stack, innermost frame first.
-
-    The loop makes no calls: the sampled thread continues as soon as this thread pauses, and following a frame that has
-    ended is unsafe (with torch.compile, an object that was not a frame was once found).
-    """
-    found: Frames = []
-    while frame is not None and len(found) < _DEEP:
-        found.append((frame.f_code, frame.f_lineno))
-        frame = frame.f_back
-    return found
+def _walk(thread: int) -> Frames:
+    """Return the stack of a thread, innermost function first, without functions of Paceline."""
+    calls = [call for call in stack_of(thread, _DEEP) if kind_of(call.code.co_filename) != "ours"]
+    return [(call.code, call.line or call.code.co_firstlineno) for call in calls]  # an instruction may have no line
