@@ -102,6 +102,52 @@ def test_the_checkpoint_is_that_of_one_process(loops, name):
             torch.testing.assert_close(spread["optimizer"]["state"][place][key], expected, rtol=NEAR, atol=NEAR)
 
 
+LOADED = """
+import torch
+from torch.optim import Optimizer
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+
+def train(steps):
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(4, 6)).square().mean().backward()
+        optimizer.step()
+
+moved = []
+move = Optimizer._process_value_according_to_param_policy
+
+def seen(weight, value, *given, **named):
+    if value.dim():
+        moved.append(value.to_local().numel() if hasattr(value, "to_local") else value.numel())
+    return move(weight, value, *given, **named)
+
+train(3)
+torch.save(optimizer.state_dict(), "state.pt")
+state = torch.load("state.pt")["state"]
+train(2)
+Optimizer._process_value_according_to_param_policy = staticmethod(seen)
+optimizer.load_state_dict(torch.load("state.pt"))
+train(2)
+print("moved", sum(moved), "saved", sum(value.numel() for each in state.values() for value in each.values()))
+print(*(round(value.double().sum().item(), 5) for value in model.state_dict().values()))
+"""
+
+
+def test_a_loaded_optimizer_is_split_before_torch_moves_it_to_the_device(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(LOADED)
+    one = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    split = paceline(tmp_path, "-q", "--layout", "shard=2", program)
+    assert split.returncode == 0, split.stderr
+    whole, weights = one.stdout.splitlines()
+    half, same = split.stdout.splitlines()
+    assert same == weights
+    assert whole == "moved 148 saved 152" and half == "moved 74 saved 152"
+
+
 def test_the_watch_sees_both_ranks(loops):
     folder, found = loops
     record = json.loads((folder / "dp.json").read_text())

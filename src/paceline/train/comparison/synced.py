@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from paceline.train.world import World
+
+_BUCKET_BYTES = 32 << 20  # of gradients that travel in one exchange
 
 
 def give_values(held: Any, whole: Any, world: World) -> None:
@@ -64,23 +66,41 @@ def gradients(held: Any, averaged_over: Any, factor: Any) -> Iterator[tuple[str,
     """
     import torch
 
-    for name, parameter in held.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        found = full(torch.zeros_like(parameter) if parameter.grad is None else parameter.grad)
-        if averaged_over is not None:
-            found = found.clone()
-            torch.distributed.all_reduce(found, group=averaged_over)
-            found = found / torch.distributed.get_world_size(averaged_over)
-        yield name, found * factor
+    named = [(name, parameter) for name, parameter in held.named_parameters() if parameter.requires_grad]
+    found = (full(torch.zeros_like(each) if each.grad is None else each.grad) for _, each in named)
+    if averaged_over is not None:
+        ranks = torch.distributed.get_world_size(averaged_over)
+        found = (value / ranks for value in _sums(found, averaged_over))
+    yield from ((name, value * factor) for (name, _), value in zip(named, found, strict=True))
 
 
 def summed(whole: Any, group: Any) -> None:
     """Sum the gradients of the whole model over ranks with different samples, in place."""
     import torch
 
-    for parameter in whole.parameters():
-        if parameter.requires_grad and group is not None:
-            found = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.to_dense()
-            torch.distributed.all_reduce(found, group=group)
-            parameter.grad = found
+    if group is None:
+        return
+    parameters = [parameter for parameter in whole.parameters() if parameter.requires_grad]
+    own = (torch.zeros_like(each) if each.grad is None else each.grad.to_dense() for each in parameters)
+    for parameter, found in zip(parameters, _sums(own, group), strict=True):
+        parameter.grad = found
+
+
+def _sums(values: Iterable[Any], group: Any) -> Iterator[Any]:
+    """Yield the sum over ranks of each tensor, in order; tensors travel together, as each exchange takes time."""
+    import torch
+
+    def exchanged(bucket: list[Any]) -> Iterator[Any]:
+        together = torch.cat([value.reshape(-1) for value in bucket])
+        torch.distributed.all_reduce(together, group=group)
+        parts = together.split([value.numel() for value in bucket])
+        return (part.view(value.shape) for part, value in zip(parts, bucket, strict=True))
+
+    bucket: list[Any] = []
+    for value in values:
+        alike = not bucket or (value.dtype, value.device) == (bucket[0].dtype, bucket[0].device)
+        if not alike or sum(each.nbytes for each in bucket) + value.nbytes > _BUCKET_BYTES:
+            yield from exchanged(bucket) if bucket else ()
+            bucket = []
+        bucket.append(value)
+    yield from exchanged(bucket) if bucket else ()

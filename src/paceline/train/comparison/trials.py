@@ -30,9 +30,9 @@ class Setting:
     context: Callable[[], AbstractContextManager[Any]]
 
     def samples_of(self, available: int) -> int:
-        """Return how many of a rank's samples are compared: all, or with `short` only its share of one rank's batch."""
+        """Return how many samples of a rank are compared: all, or with `short` half a batch of one rank in total."""
         ranks = self.world.layout.ranks
-        return max(2, available // ranks) if self.short else available
+        return max(2, available // (2 * ranks)) if self.short else available
 
 
 class Trial(Protocol):

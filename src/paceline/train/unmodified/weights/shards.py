@@ -338,23 +338,34 @@ def _loaded_split(module: Any, state: Any, prefix: str, *others: Any) -> None:
 
 
 def _keep_whole_outside(optimizer: Any) -> None:
-    """Register hooks on an optimizer, so that its saved state is whole and a loaded state is sharded."""
+    """Register hooks on an optimizer, so that its saved state is whole and a loaded state is sharded.
+
+    At most one tensor at a time is whole on the device: saved tensors are in CPU memory, as the state of all weights
+    may not fit the device, and loaded tensors are sharded before torch moves them to the device.
+    """
 
     def save(own: Any, found: Any) -> Any:
         kept = {
-            place: {name: whole(value) for name, value in state.items()} if isinstance(state, dict) else state
+            place: {name: _saved(value) for name, value in state.items()} if isinstance(state, dict) else state
             for place, state in found["state"].items()
         }
         return {**found, "state": kept}
 
-    def load(own: Any) -> None:
-        for group in own.param_groups:
-            for weight in group["params"]:
-                if weight in own.state:
-                    own.state[weight] = _split_like(weight, own.state[weight])
+    def load(own: Any, given: Any) -> Any:
+        weights = [weight for group in own.param_groups for weight in group["params"]]
+        places = [place for group in given["param_groups"] for place in group["params"]]
+        state = dict(given["state"])
+        for place, weight in zip(places, weights, strict=False):  # torch reports other numbers of weights
+            if isinstance(state.get(place), dict):
+                state[place] = _split_like(weight, state[place])
+        return {**given, "state": state}
 
     optimizer.register_state_dict_post_hook(save)
-    optimizer.register_load_state_dict_post_hook(load)
+    optimizer.register_load_state_dict_pre_hook(load)
+
+
+def _saved(value: Any) -> Any:
+    return whole(value).cpu() if _is_split(value) else value
 
 
 def _agree_on_overflow(spread: Spread) -> None:
