@@ -32,6 +32,7 @@ ON_FOUR = [
         "plan": True,
         "tolerance": 0.02,
     },
+    {"recipe": {"layout": "shard=2,cp=2"}, "ragged": True},
 ]
 
 ON_EIGHT = [

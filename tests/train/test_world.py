@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from tests.train.launching import on_ranks
+from tests.train.launching import environment, on_ranks
 
 LEAVES = """
 import os, sys, threading, time
@@ -95,3 +95,28 @@ def test_all_groups_of_a_layout_have_the_timeout(tmp_path):
         layout: {number} for number, layout in enumerate(layouts, 7)
     }
     assert all(len(timeouts) > 3 for timeouts in found.values())
+
+
+ENGINES = """
+import torch
+from paceline.train import Engine
+
+for turn in range(3):
+    torch.manual_seed(turn)
+    with Engine({"layout": "dp=2"}) as engine:
+        net = torch.nn.Linear(3, 1)
+        engine.setup(net, lambda model: torch.optim.SGD(model.parameters(), 0.1), loss=torch.nn.functional.mse_loss)
+        engine.train_batch(torch.ones(4, 3), torch.ones(4, 1))
+        engine.step()
+    if engine.is_first:
+        print("trained", turn, flush=True)
+"""
+
+
+def test_a_process_may_have_one_engine_after_the_other(tmp_path):
+    """The ranks of the second one waited for each other: the store still had the addresses of the first."""
+    program = tmp_path / "program.py"
+    program.write_text(ENGINES)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", program]
+    done = subprocess.run(launcher, capture_output=True, text=True, timeout=100, env=environment())
+    assert done.stdout.splitlines() == [f"trained {turn}" for turn in range(3)], done.stderr

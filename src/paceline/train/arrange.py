@@ -7,7 +7,6 @@ or averages the gradients of parameters that tp has already split.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -77,9 +76,7 @@ def arrange(
     for _, stage in own:
         inside = set(stage.modules())
         checks.append(_spread(stage, [block for block in blocks if block in inside], plan, world, recipe)[2])
-    from torch import nn
-
-    held = nn.Sequential(OrderedDict(layer for _, stage in own for layer in stage.named_children()))
+    held = pp.joined([stage for _, stage in own])
     _put_attributes(held, notes)
     held.forward = partial(_refuse_call, layout)
     stages = pp.Stages(own, world.group("pp"), world.device, (recipe.pipeline, recipe.micro_batches))
@@ -159,11 +156,16 @@ def _each(checks: Sequence[Callable[[], None]]) -> None:
 
 
 def _costs(model: Any, world: World, recipe: Recipe, sample: Any) -> list[float] | None:
-    """Return the costs of the layers measured on rank 0; None if layers are counted or the model is no Sequential."""
+    """Return the costs of the layers measured on rank 0; None if layers are counted."""
     import torch
 
-    if recipe.pipeline.balance != "measured" or not isinstance(model, torch.nn.Sequential):
+    if recipe.pipeline.balance != "measured":
         return None
+    if not isinstance(model, torch.nn.Sequential):
+        raise UsageError(
+            f"pipeline.balance = 'measured' is for an nn.Sequential, and the model is a {type(model).__name__}; "
+            "set 'counted'"
+        )
     if sample is None:
         raise UsageError(
             "pipeline.balance = 'measured' needs a batch to measure the layers: call setup(..., sample=inputs), "

@@ -17,6 +17,7 @@ from paceline.train import agreement, loaders, random_states
 from paceline.train.arrange import Arranged
 from paceline.train.batches import like
 from paceline.train.parallel import cp
+from paceline.train.passes import called
 from paceline.train.world import World
 
 Measure = Callable[
@@ -152,4 +153,4 @@ def _output(arranged: Arranged, inputs: Any) -> Any:
     """Return the output of the model; with pp, None on ranks other than that of the last stage."""
     if arranged.stages is not None:
         return arranged.stages.forward(inputs)
-    return arranged.held(inputs)
+    return called(arranged.held, inputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -11,8 +11,17 @@ from paceline.core.errors import UsageError
 from paceline.train import loaders
 from paceline.train.arrange import Arranged
 from paceline.train.gradients import Weights
+from paceline.train.parallel import decoders
 
 Loss = Callable[[Any, Any], Any]
+
+
+def called(module: Any, inputs: Any) -> Any:
+    """Return the output of a model; a Hugging Face model takes a mapping as keywords, other models as one argument."""
+    own = getattr(module, "module", module)  # DDP holds the model
+    if isinstance(inputs, Mapping) and decoders.is_hugging_face(own):
+        return module(**inputs)
+    return module(inputs)
 
 
 class Passes:
@@ -79,7 +88,7 @@ class Passes:
         parts = zip(loaders.parts(inputs, self.planned), loaders.parts(target, self.planned), strict=True)
         for part, wanted in parts:
             with self.micro_step(None):
-                output = self.arranged.module(part)
+                output = called(self.arranged.module, part)
                 # With [layers] the output is on the last device.
                 at = getattr(output, "device", None)
                 loss_of_part = loss(output, wanted.to(at) if at and hasattr(wanted, "to") else wanted)

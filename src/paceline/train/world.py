@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import os
 import socket
@@ -19,6 +21,7 @@ from paceline.core.layout import AXES, Layout, check_ranks
 from paceline.train import failures, random_states
 
 _LET_GO_S = 1.0
+_groups_made = itertools.count()  # process groups of this process; all ranks count alike
 _GLOO = "pt_gloo"  # the thread name that torch gives the threads of a Gloo process group
 
 
@@ -173,7 +176,8 @@ def meet() -> bool:
         failures.watch(torch.distributed.get_rank())
         return False
     device = _device(torch)
-    store, rank, ranks = next(torch.distributed.rendezvous("env://"))
+    store, rank, ranks = _met(*(os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")))
+    store = torch.distributed.PrefixStore(f"paceline/group/{next(_groups_made)}", store)
     wrong = devices_differ(store, rank, ranks, device.type)
     how = {"backend": "cpu:gloo,cuda:nccl", "device_id": device} if device.type == "cuda" else {"backend": "gloo"}
     torch.distributed.init_process_group(
@@ -183,6 +187,19 @@ def meet() -> bool:
     if wrong:
         raise UsageError(wrong)
     return True
+
+
+@functools.cache
+def _met(*place: str | None) -> Any:
+    """Return the store, rank and number of ranks that the environment names; they stay for all groups of the process.
+
+    The addresses of a group that was left stay in the store. A second store would ask for the same port while another
+    rank may still use the first.
+    """
+    import torch
+
+    del place
+    return next(torch.distributed.rendezvous("env://"))
 
 
 def devices_differ(store: Any, rank: int, ranks: int, device: str) -> str:

@@ -35,7 +35,7 @@ def tied():
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (nn.Linear(4, 4), "Linear is not an nn.Sequential"),
+        (nn.Linear(4, 4), "Linear is neither an nn.Sequential nor a decoder"),
         (row(2), "3 stages, and the model has 2 layers; use at most pp=2"),
         (tied(), "5.weight is shared by stages 0 and 2"),
     ],

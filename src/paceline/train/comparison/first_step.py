@@ -25,7 +25,7 @@ from paceline.train.comparison import advice, differences, draws, samples, synce
 from paceline.train.comparison.restored import restored, varied
 from paceline.train.comparison.samples import numbers
 from paceline.train.comparison.trials import Batch, Forward, Setting, Trial, exact_context
-from paceline.train.parallel import pp
+from paceline.train.parallel import cp_check, decoders, pp
 from paceline.train.passes import Loss
 from paceline.train.recipe import Recipe
 from paceline.train.world import World, mesh_axes
@@ -135,7 +135,7 @@ class FirstStep:
             context=context,
         )
         try:
-            with self._recipe.compute.uncompiled():
+            with self._recipe.compute.uncompiled(), cp_check.postponed():
                 self._attempts(setting, make)
         finally:
             self._whole, self._busy = None, False
@@ -384,7 +384,8 @@ def traced(model: Any, *, deep: bool) -> Iterator[Outputs]:
     """
     found: Outputs = {}
     calls: Counter[str] = Counter()
-    parts = [(name, part) for name, part in model.named_modules() if deep or not name]
+    named = model.named_modules() if deep else [("", model)]
+    parts = [(name, part) for name, part in named if not decoders.is_of_stage(part)]
     handles = [part.register_forward_hook(partial(_note, found, calls, name)) for name, part in parts]
     try:
         yield found

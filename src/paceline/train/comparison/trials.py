@@ -13,7 +13,7 @@ from paceline.train.batches import like
 from paceline.train.comparison import samples
 from paceline.train.comparison.differences import relative
 from paceline.train.comparison.draws import NotReplayable
-from paceline.train.passes import Loss, Passes
+from paceline.train.passes import Loss, Passes, called
 from paceline.train.world import World
 
 
@@ -96,7 +96,7 @@ class Batch:
         total, weights = 0.0, 0.0
         for inputs, target in self._whole_pairs:
             with self._setting.context():
-                loss = self._loss(self._setting.whole(inputs), target)
+                loss = self._loss(called(self._setting.whole, inputs), target)
             weight = 1.0 if self._weight is None else float(self._weight(target))
             if weight:
                 (loss * weight).backward()

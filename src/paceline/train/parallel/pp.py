@@ -5,18 +5,20 @@ most p micro-batches instead of m. The interleaved schedule, with v stages on ea
 Zero-bubble computes gradients of weights while other schedules wait (Narayanan et al. 2021; Qi et al. 2023). Only the
 activations at each cut are sent. Each rank keeps 1/p of the layers' memory.
 
-The model must be an `nn.Sequential` whose children are the layers. The cuts follow the cost of the layers:
-counted as two FLOPs for each weight of a linear layer or convolution, or measured by rank 0 on a sample.
+The model must be an `nn.Sequential` whose children are the layers, or a decoder model of Hugging Face (`decoders.py`).
+The cuts follow the cost of the layers: counted as two FLOPs for each weight of a linear layer or convolution, or
+measured by rank 0 on a sample.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.train.parallel import decoders
 from paceline.train.parallel.balance import counted, cut
 
 _CLASSES = {
@@ -73,34 +75,54 @@ def stages_of(
     """Return this rank's stages: their numbers, and modules whose parameters keep their names in the model.
 
     Args:
-        model: An `nn.Sequential` of its layers.
+        model: An `nn.Sequential` of its layers, or a decoder model of Hugging Face.
         rank: The index of this rank in the pipeline.
         ranks: The number of ranks of the pipeline.
         pipeline: The schedule.
         costs: The costs of the layers, the same on all ranks; None to count them.
 
     Raises:
-        UsageError: The model is not an `nn.Sequential`, has too few layers, or layers of two stages share
-            parameters.
+        UsageError: The model is neither, has too few layers, or layers of two stages share parameters.
     """
     from torch import nn
 
-    if not isinstance(model, nn.Sequential):
+    decoder = decoders.is_decoder(model)
+    if not decoder and not isinstance(model, nn.Sequential):
         raise UsageError(
-            f"pp={ranks}: {type(model).__name__} is not an nn.Sequential, so it is unknown where to split it; "
-            "write it as a Sequential of its layers, or use shard or tp instead of pp"
+            f"pp={ranks}: {type(model).__name__} is neither an nn.Sequential nor a decoder model of Hugging Face, so "
+            "it is unknown where to split it; write it as a Sequential of its layers, or use shard or tp instead of pp"
         )
-    layers = list(model.named_children())
+    costs = costs or (decoders.costs_of(model) if decoder else [counted(layer) for layer in model.children()])
     count = ranks * pipeline.stages_each
-    if len(layers) < count:
+    if len(costs) < count:
         raise UsageError(
-            f"pp={ranks}: {pipeline.schedule} makes {count} stages, and the model has {len(layers)} layers; "
-            f"use at most pp={len(layers) // pipeline.stages_each or 1}"
+            f"pp={ranks}: {pipeline.schedule} makes {count} stages, and the model has {len(costs)} layers; "
+            f"use at most pp={len(costs) // pipeline.stages_each or 1}"
         )
-    cuts = cut(costs or [counted(layer) for _, layer in layers], count)
-    stages = [nn.Sequential(OrderedDict(layers[i] for i in part)) for part in cuts]
+    stages = _parts(model, cut(costs, count), decoder=decoder)
     _check_apart(stages)
     return [(number, stages[number]) for number in range(rank, count, ranks)]
+
+
+def _parts(model: Any, cuts: Sequence[range], *, decoder: bool) -> list[Any]:
+    from torch import nn
+
+    if decoder:
+        last = len(cuts) - 1
+        return [
+            decoders.stage_of(model, part, first=number == 0, last=number == last) for number, part in enumerate(cuts)
+        ]
+    layers = list(model.named_children())
+    return [nn.Sequential(OrderedDict(layers[i] for i in part)) for part in cuts]
+
+
+def joined(stages: Sequence[Any]) -> Any:
+    """Return one module with the layers of some stages, under the names of the whole model; it cannot be called."""
+    from torch import nn
+
+    if not isinstance(stages[0], nn.Sequential):
+        return decoders.joined(stages)
+    return nn.Sequential(OrderedDict(layer for stage in stages for layer in stage.named_children()))
 
 
 def _check_apart(stages: Sequence[Any]) -> None:
@@ -191,7 +213,8 @@ class Stages:
         """Run the forward and backward passes of a batch.
 
         Args:
-            inputs: Tensor with samples in dimension 0; used on the rank of the first stage.
+            inputs: Tensor with samples in dimension 0, used on the rank of the first stage. For a Hugging Face model
+                also a mapping: its `input_ids` are used there, and its other values on all ranks.
             target: Tensor with samples in dimension 0; used on the rank of the last stage.
             loss: Returns a scalar for an output and a target.
 
@@ -200,9 +223,10 @@ class Stages:
         """
         self._loss = loss
         losses: list[Any] = []
-        given = (inputs,) if self.has_first else ()
+        first, others = _apart(inputs)
+        given = (first,) if self.has_first else ()
         wanted = {"target": target, "losses": losses} if self.has_last else {}
-        self._schedule.step(*given, return_outputs=False, **wanted)
+        self._schedule.step(*given, return_outputs=False, **wanted, **others)
         return losses
 
     def forward(self, inputs: Any) -> Any:
@@ -213,15 +237,24 @@ class Stages:
         import torch
 
         modules, ranks = dict(self.modules), torch.distributed.get_world_size(self._made_of[0])
-        count, value = ranks * self._pipeline.stages_each, inputs
+        count = ranks * self._pipeline.stages_each
+        value, others = _apart(inputs)
         for number in range(count):
             if number in modules:
-                value = modules[number](value)
+                value = modules[number](value, **others)
             if number < count - 1:
                 value = _sent(value if number in modules else None, number % ranks, self._made_of[0], self._made_of[1])
-        return value if self.has_last else None
+        return decoders.restored(self.modules[-1][1], value) if self.has_last else None
 
     def _loss_of(self, output: Any, target: Any) -> Any:
         if self._loss is None:
             raise RuntimeError("the pipeline has no loss before its first batch")
-        return self._loss(output, target)
+        return self._loss(decoders.restored(self.modules[-1][1], output), target)
+
+
+def _apart(inputs: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the input of the first stage, and the inputs of all stages by their names."""
+    if not isinstance(inputs, Mapping):
+        return inputs, {}
+    decoders.check_inputs(inputs)
+    return inputs[decoders.IDS], {name: value for name, value in inputs.items() if name != decoders.IDS}

@@ -346,7 +346,9 @@ def _keep_whole_outside(optimizer: Any) -> None:
 
     def save(own: Any, found: Any) -> Any:
         kept = {
-            place: {name: _saved(value) for name, value in state.items()} if isinstance(state, dict) else state
+            place: {name: whole(value).cpu() if _is_split(value) else value for name, value in state.items()}
+            if isinstance(state, dict)
+            else state
             for place, state in found["state"].items()
         }
         return {**found, "state": kept}
@@ -362,10 +364,6 @@ def _keep_whole_outside(optimizer: Any) -> None:
 
     optimizer.register_state_dict_post_hook(save)
     optimizer.register_load_state_dict_pre_hook(load)
-
-
-def _saved(value: Any) -> Any:
-    return whole(value).cpu() if _is_split(value) else value
 
 
 def _agree_on_overflow(spread: Spread) -> None:

@@ -1,0 +1,197 @@
+"""Pipeline stages of Hugging Face's decoder models: a stage is the model without the layers of the other stages.
+
+A decoder model has one list of layers, modules before it (embeddings, dropout) and modules after it (the last norm,
+the head). A stage keeps all names, so that its parameters are called as in the model. It computes positions and masks
+itself. All stages but the first get the activations of the stage before them in place of the embedded tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from functools import partial
+from inspect import signature
+from typing import Any
+
+from paceline.core.errors import UsageError
+from paceline.train.parallel.balance import counted
+
+IDS = "input_ids"  # the input of the first stage; the other inputs go to all stages
+_EMBEDDED = "inputs_embeds"
+_OF_THE_LAST = ("labels",)
+
+
+def is_hugging_face(model: Any) -> bool:
+    """Return whether a model is one of Hugging Face's transformers."""
+    return hasattr(model, "base_model_prefix") and hasattr(model, "get_input_embeddings")
+
+
+def is_decoder(model: Any) -> bool:
+    """Return whether a Hugging Face model can be split into stages: it has one list of layers and takes embeddings."""
+    if not is_hugging_face(model):
+        return False
+    base = _base(model)
+    own = [module for module in {model, base} if any(True for _ in module.parameters(recurse=False))]
+    return not own and len(_lists(base)) == 1 and _EMBEDDED in signature(base.forward).parameters
+
+
+def is_of_stage(module: Any) -> bool:
+    """Return whether a module was made for a stage, so that its output is not that of the module with its name."""
+    return hasattr(module, "is_of_stage")
+
+
+def costs_of(model: Any) -> list[float]:
+    """Return the forward FLOPs of each layer per position; those of the head count for the last layer."""
+    base = _base(model)
+    costs = [counted(layer) for layer in getattr(base, _lists(base)[0])]
+    outside = {id(part) for part in base.modules()}
+    costs[-1] += sum(counted(child) for child in model.children() if id(child) not in outside)
+    return costs
+
+
+def stage_of(model: Any, layers: Sequence[int], *, first: bool, last: bool) -> Any:
+    """Return a stage: a shallow copy of a decoder model with some of its layers, which it shares with the model.
+
+    Args:
+        model: A model for which `is_decoder` is true.
+        layers: The indices of the layers of the stage.
+        first: Whether the stage has the modules before the layers.
+        last: Whether the stage has the modules after the layers.
+
+    Returns:
+        A module. Its forward takes token ids (the first stage) or activations, and further inputs as keywords. It
+        returns activations, or the tensors in the output of the model (the last stage), for `restored`.
+    """
+    base = _base(model)
+    own = _without(base, _lists(base)[0], layers, first=first, last=last)
+    stage = own if base is model else _shallow(model)
+    if base is not model:
+        others = {} if last else {name: _passing(child) for name, child in stage._modules.items()}
+        stage._modules.update({**others, model.base_model_prefix: own})
+    call = stage.forward if last else own.forward
+    stage.forward = partial(_forward, call, first=first, form=_form(stage) if last else None)
+    return stage
+
+
+def joined(stages: Sequence[Any]) -> Any:
+    """Return one module with the layers of some stages of `stage_of`, under the names of the model."""
+    found = _shallow(stages[0])
+    for stage in stages[1:]:
+        _add(found, stage)
+    return found
+
+
+def _add(module: Any, other: Any) -> None:
+    """Put the children of another copy of a module in the places of those that only stand in."""
+    from torch import nn
+
+    for name, child in other.named_children():
+        own = module._modules.get(name)
+        if child is own or type(child) is nn.Identity:
+            continue
+        if type(own) is nn.Identity:
+            module._modules[name] = child
+        else:
+            module._modules[name] = _shallow(own)
+            _add(module._modules[name], child)
+
+
+def restored(stage: Any, value: Any) -> Any:
+    """Return the output of the whole model, made of the tensors that its last stage returned."""
+    form = getattr(stage, "output_form", None)
+    if not form:
+        return value
+    values = value if isinstance(value, tuple) else (value,)
+    return form["kind"](**dict(zip(form["names"], values, strict=True)))
+
+
+def check_inputs(inputs: Any) -> None:
+    """Check that inputs of a decoder model are token ids, or a mapping that contains them.
+
+    Raises:
+        UsageError: There are no token ids.
+    """
+    if isinstance(inputs, Mapping) and IDS not in inputs:
+        raise UsageError(
+            f"pp: the inputs are {', '.join(map(str, inputs))}; stages of a Hugging Face model need {IDS} among them"
+        )
+
+
+def _base(model: Any) -> Any:
+    return getattr(model, model.base_model_prefix, model)
+
+
+def _lists(base: Any) -> list[str]:
+    from torch import nn
+
+    return [name for name, child in base.named_children() if isinstance(child, nn.ModuleList) and len(child)]
+
+
+def _form(stage: Any) -> dict[str, Any]:
+    """Return a dictionary, also kept on the stage, that a call fills with the class and the names of the output."""
+    stage.output_form = {}
+    return stage.output_form
+
+
+def _forward(call: Any, value: Any, *, first: bool, form: dict[str, Any] | None, **given: Any) -> Any:
+    dropped = (IDS, _EMBEDDED, *(() if form is not None else _OF_THE_LAST))
+    given = {name: value for name, value in given.items() if name not in dropped}
+    output = call(**{IDS if first else _EMBEDDED: value}, **{**given, "use_cache": False, "return_dict": True})
+    if form is None:
+        return output[0]
+    tensors = {name: value for name, value in output.items() if hasattr(value, "shape")}
+    form.update(kind=type(output), names=list(tensors))
+    return next(iter(tensors.values())) if len(tensors) == 1 else tuple(tensors.values())
+
+
+def _without(base: Any, listed: str, layers: Sequence[int], *, first: bool, last: bool) -> Any:
+    """Return a shallow copy of the base model in which modules of other stages leave activations as they are."""
+    from torch import nn
+
+    found, before = _shallow(base), True
+    for name, child in base.named_children():
+        if name == listed:
+            before = False
+            kept = [layer if place in layers else _passing(layer) for place, layer in enumerate(child)]
+            found._modules[name] = nn.ModuleList(kept)
+        elif not (first if before else last) and (
+            isinstance(child, nn.Dropout) or any(True for _ in child.parameters())
+        ):
+            found._modules[name] = _nothing() if isinstance(child, nn.Embedding) else _passing(child)
+    return found
+
+
+def _shallow(module: Any) -> Any:
+    """Return a copy of a module that shares children, parameters, buffers and hooks; later ones are its own."""
+    kind: Any = type(module).__bases__[1] if hasattr(module, "_get_fsdp_state") else type(module)  # of FSDP2: the 2nd
+    found = kind.__new__(kind)
+    found.__dict__.update(vars(module))
+    for name, value in vars(module).items():
+        if name in ("_modules", "_parameters", "_buffers") or "hooks" in name:
+            setattr(found, name, copy.copy(value))
+    found.is_of_stage = True
+    return found
+
+
+def _passing(module: Any) -> Any:
+    """Return a module in the place of one of another stage: it returns its first input and has the same settings."""
+    from torch import nn
+
+    plain = (str, int, float, bool, type(None))
+    found = nn.Identity()
+    found.__dict__.update({name: value for name, value in vars(module).items() if isinstance(value, plain)})
+    found.forward, found.is_of_stage = _first, True
+    return found
+
+
+def _nothing() -> Any:
+    """Return a module in the place of an embedding of another stage: it returns 0, as embeddings are added."""
+    from torch import nn, zeros
+
+    found = nn.Identity()
+    found.forward, found.is_of_stage = lambda *_: zeros(()), True
+    return found
+
+
+def _first(value: Any, *_: Any, **__: Any) -> Any:
+    return value
