@@ -20,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -273,6 +274,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="scenarios at a time (1)")
     parser.add_argument("--out", type=Path, help="folder of the JSON (default: none is written)")
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # programs would inherit that it is ignored, as of `&`
     if not os.access(options.folder / "fake", os.X_OK):
         print(f"gpu-emulated: there is no emulator in {options.folder} (no executable `fake`); nothing was checked")
         return 2

@@ -179,5 +179,16 @@ SCENARIOS: dict[str, Scenario] = {
         code=1,
         says="no GPU is visible, but 1 of 2 ranks have one",
     ),
+    "engine: torch cannot compile": _engine("--compile", ranks=0, code=1, says="torch cannot compile here"),
+    **{
+        f"saves: {way}": Scenario(program=("saves.py", *way.split()), options=None, ranks=ranks)
+        for way, ranks in (
+            ("device --ema 0.9", 0),
+            ("device --layout dp=2 --accumulate 2 --clip-norm 1 --timeout-s 60", 2),
+            ("device --layout shard=2 --ema 0.9", 2),
+            ("meta --layout shard=2 --ema 0.9", 2),
+            ("weights --layout shard=2 --precision bf16", 2),
+        )
+    },
     "engine: random numbers": Scenario(program=("draws.py",), options=None, variables={"GPUS": "4", "NCCLFAKE": "1"}),
 }

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 from tests.train.launching import on_ranks
+
+from paceline.core.errors import EnvironmentFault
+from paceline.train import Engine
 
 PROGRAM = """
 import json, os, sys
@@ -102,3 +106,22 @@ def test_compiled_blocks_train_as_they_are(found, number):
     assert compiled["graphs"] > 0
     assert compiled["calls"] == [None] * (2 if CASES[number][0] else 1)
     assert compiled["names"] == plain["names"]
+
+
+def test_what_torch_cannot_compile_is_an_error_that_says_what_to_do(monkeypatch):
+    def broken(graph, inputs):
+        raise RuntimeError("libcuda.so cannot be found\nmore")
+
+    compiled = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function, mode=None: compiled(function, backend=broken))
+    engine = Engine({"compute": {"compile": "default"}})
+    engine.setup(torch.nn.Linear(2, 2), lambda m: torch.optim.SGD(m.parameters()), loss=torch.nn.functional.mse_loss)
+    try:
+        with pytest.raises(
+            EnvironmentFault, match=r"'default'.*RuntimeError: libcuda.so cannot be found\)\. Leave out"
+        ):
+            engine.train_batch(torch.ones(2, 2), torch.ones(2, 2))
+    finally:
+        torch._dynamo.reset()
+    with pytest.raises(ZeroDivisionError), engine.micro_step():
+        raise ZeroDivisionError

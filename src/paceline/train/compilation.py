@@ -6,12 +6,12 @@ Hooks stay outside of what is compiled, and names of parameters stay as they are
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.core.layout import Layout
 
 _MODES = ("default", "reduce-overhead", "max-autotune")
@@ -56,6 +56,27 @@ class Compute:
 
         return nullcontext() if self.compile is None else torch.compiler.set_stance("force_eager")
 
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """Say what to do if torch cannot compile; blocks are compiled in their first forward and backward pass.
+
+        Raises:
+            EnvironmentFault: torch cannot compile, for example without a C++ compiler, or without Triton on a GPU.
+        """
+        try:
+            yield
+        except Exception as error:
+            if self.compile is None or not _is_from_compiler(error):
+                raise
+            cause = getattr(error, "inner_exception", error)  # of a backend, such as inductor
+            first_line = str(cause).strip().partition("\n")[0]
+            raise EnvironmentFault(
+                f"compute.compile = {self.compile!r}: torch cannot compile here ("
+                f"{type(cause).__name__}: {first_line}). "
+                "Leave out compute.compile (--compile), or install what torch.compile needs: a C++ compiler, and "
+                "Triton for a GPU"
+            ) from error
+
     def apply(self, model: Any, blocks: Sequence[Any]) -> None:
         """Compile the blocks of a model, or the model; forwards are changed in place.
 
@@ -72,3 +93,9 @@ class Compute:
             own = type(part).forward.__module__.startswith("torch.nn.")  # torch.compile skips forwards in torch.nn
             with dynamo.patch(wrap_top_frame=True) if own else nullcontext():
                 part.forward = torch.compile(part.forward, mode=None if self.compile == "default" else self.compile)
+
+
+def _is_from_compiler(error: Exception) -> bool:
+    from torch._dynamo.exc import TorchDynamoException
+
+    return isinstance(error, TorchDynamoException)

@@ -52,7 +52,7 @@ def evaluated(
         raise UsageError(
             "evaluate() splits batches itself; pass the original loader instead of the result of engine.loader()"
         )
-    sums = torch.zeros(len(measures) + 1, dtype=torch.float64, device=world.device)
+    sums = torch.zeros(len(measures) + 1, dtype=torch.float64)  # on the host, where each value is read anyway
     with _evaluating(arranged.held), _as_rank_0(world), torch.no_grad():
         for number, batch in enumerate(loader):
             _check_pair(batch)
@@ -65,7 +65,8 @@ def evaluated(
             if values:
                 own = float(weight(target)) if weight else float(_count(target))
                 if counts and own:  # the mean over nothing is NaN
-                    sums += torch.tensor([own * float(value) for value in values] + [own], dtype=torch.float64).to(sums)
+                    sums += torch.tensor([own * float(value) for value in values] + [own], dtype=torch.float64)
+    sums = sums.to(world.device)
     for axes in (("dp", "shard", "cp"), ("pp",)):
         if (group := world.group(*axes)) is not None:
             torch.distributed.all_reduce(sums, group=group)

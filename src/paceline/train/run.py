@@ -233,8 +233,9 @@ class Run:
 
     @contextmanager
     def _context(self) -> Iterator[None]:
-        """Run a forward pass in the run's precision; with pp, random numbers come from each stage's own stream."""
+        """Run passes in the run's precision; with pp, random numbers come from each stage's own stream."""
         with ExitStack() as stack:
+            stack.enter_context(self.recipe.compute.explained())
             stack.enter_context(self.recipe.precision.context(self.device.type))
             if self.world.layout.pp > 1:
                 stack.enter_context(self.world.drawing("model"))

@@ -207,6 +207,20 @@ def test_a_save_waits_for_the_one_before(tmp_path, monkeypatch):
     assert (tmp_path / "two").exists()
 
 
+def test_the_thread_that_writes_leaves_the_gpu_alone(tmp_path, monkeypatch):
+    """In a thread the current stream is that of GPU 0, and waiting for it begins a context there on every rank."""
+    used = []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: used.append(threading.current_thread().name))
+    engine = engine_after(1)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    engine.save(tmp_path / "last", wait=False)
+    engine._background_saves._threads.shutdown()
+    monkeypatch.undo()
+    engine.close()
+    assert used == []
+    engine.load(tmp_path / "last")
+
+
 KILLED = (
     MODEL
     + """

@@ -82,7 +82,7 @@ class BackgroundSaves:
 def _write(folder: Path, staged: CheckpointContents, group: Any, tells: bool) -> None:
     """Write a checkpoint; an error is printed now, where this rank prints, and raised when the save is waited for."""
     try:
-        save(folder, staged, group)
+        save(folder, staged, group, staged=True)
     except Exception as error:
         if tells:
             sys.stderr.write(f"paceline: {error} (raised at the next save, or at the end)\n")

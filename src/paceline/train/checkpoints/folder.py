@@ -94,7 +94,7 @@ def contents_of(
     return CheckpointContents(tensors=tensors, progress=text, extra=file.getvalue() or None)
 
 
-def save(folder: Path, contents: CheckpointContents, group: Any = None) -> None:
+def save(folder: Path, contents: CheckpointContents, group: Any = None, *, staged: bool = False) -> None:
     """Write a checkpoint; a collective of all ranks.
 
     The checkpoint is written beside the folder and then replaces it, so a complete checkpoint exists at all
@@ -104,6 +104,7 @@ def save(folder: Path, contents: CheckpointContents, group: Any = None) -> None:
         folder: Where; its earlier checkpoint is replaced, other files in it stay.
         contents: Of this rank.
         group: Process group of all ranks; None: the default one.
+        staged: Whether all tensors are in host memory. The GPU is then not used, so that a thread can save.
 
     Raises:
         EnvironmentFault: It cannot be written, on all ranks.
@@ -114,17 +115,20 @@ def save(folder: Path, contents: CheckpointContents, group: Any = None) -> None:
     _on_rank_0(folder, group, partial(_clear, folder, part))
     try:
         with _quiet():
-            checkpoint.save(contents.tensors, process_group=group, **_with_metadata_on_rank_0(part))
+            checkpoint.save(contents.tensors, process_group=group, **_with_metadata_on_rank_0(part, staged=staged))
     except checkpoint.CheckpointException as error:  # torch gives it to all ranks
         raise _not_written(folder, _cause(error)) from error
     _on_rank_0(folder, group, partial(_complete, contents, part, folder))
 
 
-def _with_metadata_on_rank_0(part: Path) -> dict[str, Any]:
+def _with_metadata_on_rank_0(part: Path, *, staged: bool) -> dict[str, Any]:
     """Return how torch saves to a folder and leaves the names and shapes of all tensors on rank 0.
 
     torch sends the metadata of the whole checkpoint to all ranks at the end, where nobody reads it. It grows with the
     number of tensors and with the number of ranks.
+
+    Where there is a GPU, torch also waits for its current stream after every 10 MB. In a thread that is the stream of
+    training on GPU 0, of which other ranks would begin a context. Staged tensors need none of this.
     """
     from torch.distributed import checkpoint
     from torch.distributed.checkpoint.metadata import Metadata
@@ -142,7 +146,8 @@ def _with_metadata_on_rank_0(part: Path) -> dict[str, Any]:
         def finish(self, metadata: Any, results: Any) -> None:
             super().finish(Metadata(**vars(metadata)), results)
 
-    return {"storage_writer": Writer(part), "planner": Planner()}
+    writer = Writer(part, per_thread_copy_ahead=0) if staged else Writer(part)
+    return {"storage_writer": writer, "planner": Planner()}
 
 
 def _on_rank_0(folder: Path, group: Any, work: Callable[[], None]) -> None:
