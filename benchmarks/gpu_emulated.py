@@ -5,7 +5,8 @@
 FOLDER is where an emulator of the CUDA driver was put, which is no part of Paceline. It must hold an executable
 ``fake``: ``fake COMMAND…`` runs a command with emulated devices and a CUDA build of torch as ``python``. The variable
 ``GPUS`` says how many devices there are, ``NCCLFAKE=1`` that NCCL is emulated too. In a forked child of a process that
-began CUDA, calls must fail and write a line with "in a forked child" on stderr, as the first scenario makes sure.
+began CUDA, calls must fail and write a line with "in a forked child" on stderr. Work must end by itself within 0.1 s,
+without a wait of the host, and CUDA_VISIBLE_DEVICES must hide devices. The first scenario makes sure of these three.
 
 Checked of each scenario: the exit code and the output are those of the program alone; as much memory of the devices
 is in use at the end; no process is left; no exception, no warning of Paceline; no CUDA call in a forked child; the
@@ -67,6 +68,8 @@ if pid == 0:
         os._exit(0)
 os.waitpid(pid, 0)
 """
+ENDS = "import time, torch; event = torch.cuda.Event(); event.record(); time.sleep(0.1); print('passed', event.query())"
+HIDES = "import torch; print('sees', torch._C._cuda_getDeviceCount())"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -290,11 +293,9 @@ def judge(emulator: Emulator, about: dict[str, Any], options: argparse.Namespace
     """Play the chosen scenarios. The result is written after each; other rows of the same day stay."""
     words = (options.only or "").split(",")
     names = [name for name in [*SCENARIOS, *TUNED] if any(word in name for word in words)]
-    control = emulator.run(["python", "-c", CONTROL], HERE, {})
-    faults = [] if "in a forked child" in control.errors else ["a CUDA call in a forked child goes unnoticed"]
     path = options.out / f"gpu-emulated-{time.strftime('%Y-%m-%d')}.json" if options.out else None
     rows: dict[str, Any] = json.loads(path.read_text())["scenarios"] if path is not None and path.exists() else {}
-    rows["control: a CUDA call in a forked child"] = {"faults": [faults]}
+    rows["control: the emulator"] = {"faults": [emulator_faults(emulator)]}
     with ThreadPoolExecutor(options.jobs) as pool:
         asked = {pool.submit(played, emulator, name, options.times): name for name in names}
         for done in as_completed(asked):
@@ -304,6 +305,17 @@ def judge(emulator: Emulator, about: dict[str, Any], options: argparse.Namespace
             failed = write(path, about, rows)
     print(f"gpu-emulated: {len(rows)} scenarios, {len(failed)} failed {failed}")
     return 1 if failed else 0
+
+
+def emulator_faults(emulator: Emulator) -> list[str]:
+    """Return what the emulator does not do, without which scenarios mean less."""
+    forked, ended, hidden = (
+        emulator.run(["python", "-c", program], HERE, variables)
+        for program, variables in ((CONTROL, {}), (ENDS, {}), (HIDES, {"CUDA_VISIBLE_DEVICES": "1"}))
+    )
+    faults = [] if "in a forked child" in forked.errors else ["a CUDA call in a forked child goes unnoticed"]
+    faults += [] if "passed True" in ended.out else ["work ends only when the host waits for it"]
+    return faults + ([] if "sees 1" in hidden.out else ["CUDA_VISIBLE_DEVICES hides no device"])
 
 
 def write(path: Path | None, about: dict[str, Any], rows: dict[str, Any]) -> list[str]:

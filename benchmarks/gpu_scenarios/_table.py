@@ -144,6 +144,11 @@ SCENARIOS: dict[str, Scenario] = {
         )
     },
     **{f"our loader: {way}": _run(f"our_loader.py {way}") for way in ("whole", "early", "forks", "raises")},
+    **{
+        f"our loader: {way}": Scenario(program=("loaders.py", *way.split()), options=None)
+        for data in ("shards", "columns", "files", "mix", "lengths", "processes")
+        for way in (data, f"{data} early")
+    },
     "layout: run --layout dp=2": _run(  # it compares values before it trains, and an emulated device computes none
         "loops.py kept",
         "--layout",
@@ -153,6 +158,19 @@ SCENARIOS: dict[str, Scenario] = {
         code=2,
         says="cannot be given parts of a batch: its output 0",
     ),
+    **{  # with one process it does not run: it replaces the comparisons of `--layout`
+        f"layout: {layout}, {way}": _run(
+            f"split.py {way}",
+            "--layout",
+            layout,
+            same=False,
+            device=None if way in ("raises", "exits") else "cuda",
+            code={"raises": 1, "exits": 7}.get(way, 0),
+            says="the program's own fault" if way == "raises" else None,
+        )
+        for layout in ("dp=2", "shard=2")
+        for way in ("whole", "thread", "early", "evaluates", "saves", "raises", "exits")
+    },
     "layout: a rank sees no GPU": _run(
         "devices.py host",
         "--layout",
