@@ -296,6 +296,7 @@ def judge(emulator: Emulator, about: dict[str, Any], options: argparse.Namespace
     path = options.out / f"gpu-emulated-{time.strftime('%Y-%m-%d')}.json" if options.out else None
     rows: dict[str, Any] = json.loads(path.read_text())["scenarios"] if path is not None and path.exists() else {}
     rows["control: the emulator"] = {"faults": [emulator_faults(emulator)]}
+    failed = write(path, about, rows)
     with ThreadPoolExecutor(options.jobs) as pool:
         asked = {pool.submit(played, emulator, name, options.times): name for name in names}
         for done in as_completed(asked):

@@ -197,6 +197,8 @@ SCENARIOS: dict[str, Scenario] = {
         code=1,
         says="no GPU is visible, but 1 of 2 ranks have one",
     ),
+    "engine: our loader": Scenario(program=("engine_loader.py",), options=None),
+    "engine: our loader, two ranks": Scenario(program=("engine_loader.py",), options=None, ranks=2),
     "engine: torch cannot compile": _engine("--compile", ranks=0, code=1, says="torch cannot compile here"),
     **{
         f"saves: {way}": Scenario(program=("saves.py", *way.split()), options=None, ranks=ranks)

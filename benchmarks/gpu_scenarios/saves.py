@@ -52,10 +52,12 @@ def held(engine, model, optimizer) -> dict[str, bytes]:
 
 
 def made(engine, way: str, folder: Path):
-    """Return the model of a way and the optimizer."""
+    """Return the model and the optimizer; a second model on the meta device reads the checkpoint of the first."""
     with torch.device("cpu" if way == "device" else "meta"):
         blocks = torch.nn.Sequential(*(Block() for _ in range(4)))
-    given = {"meta": {"init": "reset_parameters"}, "weights": {"weights": folder / "w.safetensors"}}.get(way, {})
+    again = (folder / "saved").exists()
+    from_init = {"weights": folder / "saved"} if again else {"init": "reset_parameters"}
+    given = {"meta": from_init, "weights": {"weights": folder / "w.safetensors"}}.get(way, {})
     loss = torch.nn.functional.mse_loss
     return engine.setup(blocks, lambda model: torch.optim.AdamW(model.parameters()), loss=loss, **given)
 

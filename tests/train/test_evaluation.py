@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from paceline.core.errors import UsageError
+from paceline.data import Loader
 from paceline.train import Engine, positions
 
 DRAWN = torch.Generator().manual_seed(0)
@@ -60,10 +61,14 @@ def loader(size=4, shuffle=True):
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(INPUTS, TARGET), size, shuffle=shuffle)
 
 
-def evaluated(layout, size):
+def ours(size, **settings):
+    return Loader(torch.utils.data.TensorDataset(INPUTS, TARGET), size, shuffle=True, **settings)
+
+
+def evaluated(layout, batches):
     engine = Engine({"layout": layout, "memory": {"micro_batches": 2}})
     model, _ = engine.setup(net(), lambda m: torch.optim.SGD(m.parameters(), 0.1), loss=loss_of, weight=tokens)
-    found = engine.evaluate(loader(size), hits=hits)
+    found = engine.evaluate(batches, hits=hits)
     assert model.training
     return found
 
@@ -96,7 +101,8 @@ with torch.no_grad():
 weights = sum(float(w) for w, _, _ in sums)
 found = {"one": [sum(float(w) * float(s[n]) for w, *s in sums) / weights for n in (0, 1)]}
 for layout in ("dp=2", "shard=2", "tp=2", "pp=2", "cp=2"):
-    found[layout] = [list(evaluated(layout, size).values()) for size in (4, 5, 21)]
+    batches = [loader(4), loader(5), loader(21), ours(4), ours(5, rank=0, world=1)]
+    found[layout] = [list(evaluated(layout, each).values()) for each in batches]
 found["called"] = called("pp=2")
 found["alone"] = on_rank_0()
 if torch.distributed.get_rank() == 0:
@@ -118,7 +124,7 @@ def found(tmp_path_factory):
 
 @pytest.mark.parametrize("layout", ["dp=2", "shard=2", "tp=2", "pp=2", "cp=2"])
 def test_means_are_those_of_one_process(found, layout):
-    """21 samples in batches of 4, of 5 (the last has 1), and in one batch; weighted by tokens."""
+    """21 samples in batches of 4, of 5 (the last has 1), and in one batch, also by our loader; weighted by tokens."""
     for means in found[layout]:
         assert means == pytest.approx(found["one"], rel=1e-5)
 

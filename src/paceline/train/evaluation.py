@@ -38,7 +38,8 @@ def evaluated(
     Args:
         arranged: The model on this rank.
         world: The ranks.
-        loader: Yields whole batches, each a pair of inputs and target.
+        loader: Yields whole batches, each a pair of inputs and target; or a `paceline.data.Loader`, with the
+            batch size of all ranks together.
         measures: The measures by name.
         weight: Returns how much a target counts; None: its number of samples.
         context: Returns the context of a forward pass.
@@ -54,7 +55,7 @@ def evaluated(
         )
     sums = torch.zeros(len(measures) + 1, dtype=torch.float64)  # on the host, where each value is read anyway
     with _evaluating(arranged.held), _as_rank_0(world), torch.no_grad():
-        for number, batch in enumerate(loader):
+        for number, batch in enumerate(_of_whole_batches(loader, world)):
             _check_pair(batch)
             if not number:
                 _check_same(batch, world)
@@ -74,6 +75,16 @@ def evaluated(
     if not weights:
         raise UsageError("evaluate() got no batch, or all targets have weight 0")
     return {name: total / weights for name, total in zip(measures, totals, strict=True)}
+
+
+def _of_whole_batches(loader: Any, world: World) -> Any:
+    """Return a loader that yields the same batches on all ranks; our own would give each rank other samples."""
+    from paceline.data import Loader
+    from paceline.data.loader.loader import part_of, settings_of
+
+    if world.mesh is None or not isinstance(loader, Loader) or settings_of(loader)["world"] == 1:
+        return loader
+    return part_of(loader, 0, 1)
 
 
 def _check_pair(batch: Any) -> None:

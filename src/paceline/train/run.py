@@ -94,8 +94,8 @@ class Run:
         """Return the mean loss over all batches of a loader, as one process computes it; all ranks call it.
 
         Args:
-            loader: Yields whole batches, inputs and target; not the result of `engine.loader`. Batches may differ
-                in size.
+            loader: Yields whole batches, inputs and target: a `DataLoader`, a `paceline.data.Loader` or a list; not
+                the result of `engine.loader`. Batches may differ in size.
             measures: Further means by name, each a function of output and target, such as an accuracy.
 
         Returns:
