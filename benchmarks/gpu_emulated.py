@@ -48,6 +48,9 @@ PINNED_BYTES = 64 << 10  # that the recorder may keep
 RECIPE_BYTES = 1 << 20  # that the settings of a recipe may keep
 REFUSED = "of the recipe had no effect"  # what `run` says of a setting; whether it may be refused is checked apart
 NOISE = ("Traceback", "in a forked child", "paceline:", "terminate called", "Exception ignored", "leaked ", "Fatal")
+CHAINED = (
+    "\nThe above exception was the direct cause of the following exception:\n\nTraceback"  # torch has it by chance
+)
 NOT_PROVEN = [
     "numbers: kernels compute nothing, so losses and gradients are arbitrary",
     "times, speed-ups and the cost of watching",
@@ -206,10 +209,15 @@ def differences(bare: Ended | None, found: Ended, scenario: Scenario) -> list[st
     if scenario.says is not None:  # the error that is expected brings a traceback of torchrun
         return faults if scenario.says in found.errors else [*faults, f"not said: {scenario.says}"]
     off = [f"the setting {key} of the recipe was switched off" for key in scenario.may_refuse]
-    said = [line for line in found.errors.splitlines() if not any(words in line for words in (REFUSED, *off))]
+    alone = [] if bare is None else bare.errors.replace(CHAINED, "").splitlines()
+    said = [
+        line
+        for line in found.errors.replace(CHAINED, "").splitlines()
+        if not any(words in line for words in (REFUSED, *off))
+    ]
     for word in NOISE:
         lines = [line for line in said if word in line]
-        if len(lines) > (sum(word in line for line in bare.errors.splitlines()) if bare is not None else 0):
+        if len(lines) > sum(word in line for line in alone):
             faults.append(f"on stderr: {lines[0][:300]}")
     if bare is not None and lines_of(bare) != lines_of(found):
         faults.append(f"output {lines_of(found)[-6:]}, alone {lines_of(bare)[-6:]}")

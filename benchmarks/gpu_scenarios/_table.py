@@ -164,12 +164,12 @@ SCENARIOS: dict[str, Scenario] = {
             "--layout",
             layout,
             same=False,
-            device=None if way in ("raises", "exits") else "cuda",
-            code={"raises": 1, "exits": 7}.get(way, 0),
-            says="the program's own fault" if way == "raises" else None,
+            device=None if way in ("raises", "exits", "killed") else "cuda",
+            code={"raises": 1, "exits": 7, "killed": 137}.get(way, 0),
+            says={"raises": "the program's own fault", "killed": "rank 1 was killed by SIGKILL"}.get(way),
         )
         for layout in ("dp=2", "shard=2")
-        for way in ("whole", "thread", "early", "evaluates", "saves", "raises", "exits")
+        for way in ("whole", "thread", "early", "evaluates", "saves", "raises", "exits", "killed")
     },
     "layout: a rank sees no GPU": _run(
         "devices.py host",
