@@ -14,7 +14,8 @@ SCENARIOS = runpy.run_path(str(ROOT / "benchmarks" / "gpu_scenarios" / "_table.p
 
 @pytest.fixture(scope="module")
 def source() -> str:
-    return "\n".join(file.read_text() for file in (ROOT / "src").rglob("*.py"))
+    programs = (ROOT / "benchmarks" / "gpu_scenarios").glob("[!_]*.py")
+    return "\n".join(file.read_text() for file in [*(ROOT / "src").rglob("*.py"), *programs])
 
 
 @pytest.mark.parametrize("words", sorted({one.says for one in SCENARIOS.values() if one.says is not None}))
