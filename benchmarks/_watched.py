@@ -24,11 +24,12 @@ from typing import Any
 
 from paceline.inprocess.settings import applied
 from paceline.inprocess.settings.confirmation import FOLDER as HELD
-from paceline.monitor.gauges.sampler import Sampler
+from paceline.monitor.gauges.sampler import GaugeSampler
 from paceline.monitor.supervision import watched_environment
 from paceline.record import layout
 
-PROGRAMS = Path(__file__).resolve().parent / "gpu_programs"
+HERE = Path(__file__).resolve().parent
+PROGRAMS = HERE / "gpu_programs"
 _MOST_PACKED = 400_000  # bytes of a record in the JSON
 
 
@@ -77,7 +78,7 @@ def _run(command: list[str], folder: Path, seconds: float, environment: dict[str
     begun_ns, begun = time.monotonic_ns(), time.time()
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=errors)
-        sampler = Sampler(folder, roots=(process.pid,)) if watch else None
+        sampler = GaugeSampler(folder, roots=(process.pid,)) if watch else None
         if sampler is not None:
             sampler.start()
         try:
@@ -136,10 +137,16 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def packed(folder: Path) -> str | None:
-    """Return a record as text, or None when it is too large for the JSON."""
+    """Return a record as text, without the path of the checkout, or None when it is too large for the JSON."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
-        archive.add(folder, arcname=folder.name)
+        for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+            content = file.read_bytes()
+            if file.suffix in (".json", ".jsonl"):
+                content = content.replace(f"{HERE.parent}/".encode(), b"")
+            entry = tarfile.TarInfo(str(Path(folder.name, file.relative_to(folder))))
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
     data = buffer.getvalue()
     return base64.b64encode(data).decode() if len(data) <= _MOST_PACKED else None
 

@@ -45,7 +45,7 @@ CASES = {
     "accelerate launch": Case((*ACCELERATE, "accelerated.py"), 96, 192),
     "FSDP2, torchrun, 2 ranks": Case((*TORCHRUN, "fsdp2.py"), 48, 48, ranks=2),
     "torch.compile": Case(("compiled.py",), 96, 96),
-    "torch.compile, the optimizer too": Case(("compiled.py", "optimizer"), 88, 96),  # recognised at the ninth backward
+    "torch.compile, the optimizer too": Case(("compiled.py", "optimizer"), 96, 96),
 }
 
 

@@ -25,6 +25,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -91,12 +92,14 @@ class Emulator:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.alone: dict[Any, Ended] = {}  # what programs did without Paceline
+        self.locks: dict[Any, threading.Lock] = {}  # so that scenarios that share a program run it once
 
     def run(self, command: Iterable[str], place: Path, variables: Mapping[str, str]) -> Ended:
         """Run a command in a folder with emulated devices, with all it starts, for some minutes at most."""
         mark = uuid.uuid4().hex
         environment = {**os.environ, "FG": str(self.folder), "PACELINE_HISTORY": "off", "OMP_NUM_THREADS": "1"}
-        environment |= {"PYTHONPATH": str(SRC), "SCENARIO": mark, **variables}
+        given = os.environ.get("PYTHONPATH")
+        environment |= {"PYTHONPATH": f"{SRC}{os.pathsep}{given}" if given else str(SRC), "SCENARIO": mark, **variables}
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as errors:
             process = subprocess.Popen(
                 [str(self.folder / "fake"), *command],
@@ -193,10 +196,11 @@ def variables_of(scenario: Scenario) -> Mapping[str, str]:
 def alone(emulator: Emulator, scenario: Scenario) -> Ended:
     """Run the program of a scenario without Paceline, once for all scenarios that share it."""
     key = (scenario.program, scenario.ranks, tuple(scenario.variables.items()))
-    if key not in emulator.alone:
-        with tempfile.TemporaryDirectory() as folder:
-            command = command_of(scenario, Path(folder), watched=False)
-            emulator.alone[key] = emulator.run(command, Path(folder), variables_of(scenario))
+    with emulator.locks.setdefault(key, threading.Lock()):
+        if key not in emulator.alone:
+            with tempfile.TemporaryDirectory() as folder:
+                command = command_of(scenario, Path(folder), watched=False)
+                emulator.alone[key] = emulator.run(command, Path(folder), variables_of(scenario))
     return emulator.alone[key]
 
 

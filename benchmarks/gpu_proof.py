@@ -1,4 +1,4 @@
-"""Does on a GPU hold what is claimed of GPUs? One command, at most nine minutes, no network, one JSON.
+"""Does on a GPU hold what is claimed of GPUs? One command, at most fifteen minutes, no network, one JSON.
 
     python benchmarks/gpu_proof.py [--out FOLDER] [--only NAME,NAME] [--checks FOLDER]
     python benchmarks/gpu_proof.py --judge FILE
@@ -6,6 +6,7 @@
 Every file ``gpu_checks/NAME.py`` is a check: its ``check()`` returns a dict with ``figures`` (anything JSON holds),
 ``failed`` (sentences) and ``not_done`` (what could not be checked here, and why). Each runs in a process of its own,
 with at most ``LIMIT_S`` seconds (a constant of the file; 90 without one). To extend the proof, add a file.
+With ``--only``, checks of the same day and card that are already in the JSON stay in it.
 
 Needs Python and torch; Paceline is taken from ``src/``. Findings need its dependencies too: where they are missing,
 the records of the runs go into the JSON, and ``--judge FILE`` works them out on another machine.
@@ -32,7 +33,7 @@ SRC = HERE.parent / "src"
 CHECKS = HERE / "gpu_checks"
 RESULTS = HERE / "results"
 SCHEMA = "paceline.gpu-proof/1"
-WHOLE_S = 520.0  # of the nine minutes; the rest is for writing and for machines that start slowly
+WHOLE_S = 880.0  # of the fifteen minutes; the rest is for writing and for machines that start slowly
 USUAL_LIMIT_S = 90.0
 
 ABOUT = """
@@ -82,8 +83,10 @@ def describe() -> dict[str, Any]:
 def prove(about: dict[str, Any], checks: Path, out: Path, only: list[str] | None) -> int:
     """Run the checks one after the other; the JSON is written anew after each, so that a cut leaves what there is."""
     begun = time.monotonic()
-    result = {"schema": SCHEMA, "date": time.strftime("%Y-%m-%d"), **about, "seconds": 0.0, "checks": {}}
-    path = out / f"gpu-proof-{slug(str(about.get('device')))}-{result['date']}.json"
+    date = time.strftime("%Y-%m-%d")
+    path = out / f"gpu-proof-{slug(str(about.get('device')))}-{date}.json"
+    before = json.loads(path.read_text(encoding="utf-8"))["checks"] if only is not None and path.exists() else {}
+    result = {"schema": SCHEMA, "date": date, **about, "seconds": 0.0, "checks": before}
     for file in sorted(checks.glob("[!_]*.py")):
         if only is not None and file.stem not in only:
             continue
@@ -115,11 +118,13 @@ def run_check(file: Path, left_s: float) -> dict[str, Any]:
         return {"figures": {}, "failed": [], "not_done": ["no time was left"], "seconds": 0.0}
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpu-proof-") as folder:
-        answer = Path(folder) / "answer.json"
+        answer = Path(folder) / "answer.json"  # a check that takes long may write it again and again
         command = [sys.executable, __file__, "--check", file.stem, "--checks", str(file.parent), "--out", str(answer)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(SRC), *extra_paths()])}
         said = call(command, environment, limit)
         found = json.loads(answer.read_text()) if answer.exists() else {"failed": [said or "it ended without a word"]}
+        if said and answer.exists():
+            found["not_done"] = [*found.get("not_done", []), said]
     empty: dict[str, Any] = {"figures": {}, "failed": [], "not_done": []}
     return {**empty, **found, "seconds": round(time.monotonic() - begun, 1)}
 
@@ -157,7 +162,8 @@ def one_check(name: str, checks: Path, answer: Path) -> int:
     """Run a check here, as the process that was started for it."""
     sys.path[:0] = [str(checks), str(HERE), str(SRC)]
     try:
-        found = importlib.import_module(name).check()
+        check = importlib.import_module(name).check
+        found = check(lambda partial: write(answer, partial)) if check.__code__.co_argcount else check()
     except Exception as error:
         traceback.print_exc()
         found = {"failed": [f"the check itself failed: {type(error).__name__}: {error}"]}
@@ -168,7 +174,8 @@ def one_check(name: str, checks: Path, answer: Path) -> int:
 def write(path: Path, record: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(record, indent=1, sort_keys=False) + "\n", encoding="utf-8")
+    text = json.dumps(record, indent=1, sort_keys=False).replace(f"{HERE.parent}/", "")
+    temporary.write_text(text + "\n", encoding="utf-8")
     temporary.replace(path)
 
 

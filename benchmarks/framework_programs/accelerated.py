@@ -3,13 +3,13 @@
 import torch
 from accelerate import Accelerator
 from accelerate.utils import set_seed
-from data import Sums
+from data import DEVICE, Sums
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
 set_seed(0)
 torch.set_num_threads(1)
-accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
+accelerator = Accelerator(cpu=DEVICE == "cpu", gradient_accumulation_steps=2)
 model = torch.nn.Sequential(torch.nn.EmbeddingBag(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 2))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 schedule = torch.optim.lr_scheduler.LinearLR(optimizer, total_iters=48)

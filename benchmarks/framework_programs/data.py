@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
+
+DEVICE = os.environ.get("DEVICE", "cpu")  # `cuda` where there is one
 
 
 class Sums(torch.utils.data.Dataset):

@@ -4,7 +4,7 @@ import sys
 import tempfile
 
 import torch
-from data import Sums
+from data import DEVICE, Sums
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
 
 set_seed(0)
@@ -27,7 +27,7 @@ with tempfile.TemporaryDirectory() as folder:
         logging_steps=20,
         report_to=[],
         disable_tqdm=True,
-        use_cpu=True,
+        use_cpu=DEVICE == "cpu",
     )
     trainer = Trainer(model, arguments, train_dataset=Sums(), eval_dataset=Sums(64))
     trainer.train()

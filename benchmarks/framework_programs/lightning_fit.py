@@ -5,7 +5,7 @@ import warnings
 
 import lightning
 import torch
-from data import Sums
+from data import DEVICE, Sums
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
@@ -41,7 +41,7 @@ class Classifier(lightning.LightningModule):
 
 model = Classifier(sys.argv[1] if len(sys.argv) > 1 else "adamw")
 trainer = lightning.Trainer(
-    accelerator="cpu",
+    accelerator="cpu" if DEVICE == "cpu" else "gpu",
     max_epochs=2,
     enable_progress_bar=False,
     enable_model_summary=False,

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -64,21 +65,25 @@ def check() -> dict[str, Any]:
 
 def made(folder: Path) -> Path:
     """Write pictures like photographs in size, and shards of them."""
-    import simplejpeg
-
     from paceline.data.convert.convert import Options, convert
     from paceline.data.sources.image_folder import image_folder
 
-    chance = np.random.default_rng(0)
-    y, x = np.mgrid[:375, :500]
-    for number in range(PICTURES):
-        waves = [np.sin(x / chance.uniform(5, 60) + y / chance.uniform(5, 60) + colour) for colour in range(3)]
-        pixels = (128 + 90 * np.stack(waves, -1) + chance.normal(0, 8, (375, 500, 1))).clip(0, 255).astype(np.uint8)
-        place = folder / "pictures" / f"class{number % 10}"
-        place.mkdir(parents=True, exist_ok=True)
-        (place / f"{number}.jpg").write_bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality=88))
+    with ProcessPoolExecutor() as pool:
+        list(pool.map(write_picture, [folder / "pictures"] * PICTURES, range(PICTURES), chunksize=64))
     convert(image_folder(folder / "pictures"), folder / "shards", Options(), 8, lambda done, whole: None)
     return folder / "shards"
+
+
+def write_picture(folder: Path, number: int) -> None:
+    import simplejpeg
+
+    chance = np.random.default_rng(number)
+    y, x = np.mgrid[:375, :500]
+    waves = [np.sin(x / chance.uniform(5, 60) + y / chance.uniform(5, 60) + colour) for colour in range(3)]
+    pixels = (128 + 90 * np.stack(waves, -1) + chance.normal(0, 8, (375, 500, 1))).clip(0, 255).astype(np.uint8)
+    place = folder / f"class{number % 10}"
+    place.mkdir(parents=True, exist_ok=True)
+    (place / f"{number}.jpg").write_bytes(simplejpeg.encode_jpeg(np.ascontiguousarray(pixels), quality=88))
 
 
 def stepping() -> Callable[[Any], None]:

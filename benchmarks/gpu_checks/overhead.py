@@ -7,7 +7,7 @@ from typing import Any
 from _watched import basics, figures_of, watched
 
 LIMIT_S = 150
-ROUNDS = 3
+ROUNDS = 2
 MOST_SHARE = 0.01
 
 

@@ -32,6 +32,7 @@ from paceline.plan.validate.published_rows import PublishedRow, read_rows
 ROWS = Path(__file__).parent / "published.csv"
 FITTED = Path(__file__).parents[2] / "src/paceline/plan/data/fitted.json"
 FAMILIES = ("Megatron-Bridge", "Megatron-LM SC21", "Korthikanti")  # one product or paper under several names
+FEW, LEAST_OF_FEW = 10, 0.25
 DIGITS = 6
 _LINEAR_BEYOND = 0.2
 _ROUNDS = 30
@@ -141,13 +142,19 @@ def line(name: str, timed: int, *shares: float | None) -> str:
 
 
 def spreads(found: list[tuple[PublishedRow, float | None, float | None]]) -> tuple[dict[str, float], float]:
-    """By regime what four in five errors of time stay below, and the standard deviation of those of memory."""
+    """By regime what four in five errors of time stay below, and the standard deviation of those of memory.
+
+    Fewer than `FEW` rows are often of one program on one card: for others, no less than `LEAST_OF_FEW` is claimed.
+    Rows of programs whose bytes were counted have no part in the latter: it would be too small for all others.
+    """
     by_regime: dict[str, list[float]] = {}
     for row, time, _ in found:
         if time is not None:
             by_regime.setdefault(regime(row), []).append(abs(time))
-    memory = [error for _, _, error in found if error is not None]
-    return {name: float(np.quantile(errors, 0.8)) for name, errors in by_regime.items()}, float(np.std(memory))
+    memory = [error for row, _, error in found if error is not None and row.cases[0].training.counted is None]
+    least = {name: 0.0 if len(errors) >= FEW else LEAST_OF_FEW for name, errors in by_regime.items()}
+    time_spread = {name: max(least[name], float(np.quantile(errors, 0.8))) for name, errors in by_regime.items()}
+    return time_spread, float(np.std(memory))
 
 
 def rounded(constants: Constants) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The programs of the proof, small and on a CPU: they run, and what they record can be judged. No GPU has been seen."""
+"""The programs of the proof, small and on a CPU: they run, and what they record can be judged."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ PROGRAMS = {
     "launch_bound.py": ["--steps", "3"],
     "precision_unused.py": ["--steps", "3"],
     "transfer_blocking.py": ["--steps", "3"],
+    "slow_data.py": ["--steps", "3"],
     "memory.py": ["full", "--steps", "3"],
     "five_ms.py": ["--layers", "2", "--steps", "30"],
 }
@@ -53,7 +54,7 @@ def played(tmp_path_factory):
 
 def test_every_program_is_here():
     files = {file.name for file in (BENCHMARKS / "gpu_programs").glob("*.py")}
-    assert files == {*PROGRAMS, "options.py", "marks.py", "resnet50.py"}
+    assert files == {*PROGRAMS, "options.py", "marks.py", "resnet50.py", "llama.py"}
 
 
 @pytest.mark.parametrize("name", PROGRAMS)

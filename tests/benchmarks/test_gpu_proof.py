@@ -105,6 +105,16 @@ def test_only_some(checks, tmp_path):
     assert list(result["checks"]) == ["b"]
 
 
+def test_only_some_leave_the_others_of_the_day(checks, tmp_path):
+    checks("a", "def check():\n    return {'failed': ['once']}")
+    folder = checks("b", "def check():\n    return {'figures': {'here': True}}")
+    answers(folder, tmp_path / "out")
+    (folder / "a.py").write_text("def check():\n    return {}")
+    code, result = answers(folder, tmp_path / "out", ["a"])
+    assert (code, result["failed"]) == (0, [])
+    assert result["checks"]["b"]["figures"] == {"here": True}
+
+
 def test_a_check_has_paceline_and_its_own_folder_at_hand(checks, tmp_path):
     checks("_beside", "value = 7")
     source = "from _beside import value\nfrom _watched import finding\nimport paceline.record.layout\n"
@@ -119,10 +129,10 @@ def test_no_time_left_is_not_a_failure(checks):
     assert found["not_done"] == ["no time was left"]
 
 
-def test_the_limits_fit_into_nine_minutes_with_room():
+def test_the_limits_fit_into_fifteen_minutes_with_room():
     """Not all checks take all they may; but the three longest must not eat the rest."""
     limits = sorted((gpu_proof.limit_of(f) for f in (BENCHMARKS / "gpu_checks").glob("[!_]*.py")), reverse=True)
-    assert gpu_proof.WHOLE_S <= 540
+    assert gpu_proof.WHOLE_S <= 900
     assert sum(limits[:3]) <= gpu_proof.WHOLE_S
 
 

@@ -42,6 +42,14 @@ def test_flag_beats_variable_beats_file(tmp_path: Path) -> None:
     assert not any(name.startswith("compare") for name in found)
 
 
+def test_a_misspelled_variable_is_told(tmp_path: Path) -> None:
+    done = call("config", "tune", cwd=tmp_path, PACELINE_TUNE_BUGDET="3", PACELINE_TUNE_OF_ANOTHER_TOOL="1")
+    assert done.stderr.splitlines() == [
+        "paceline: PACELINE_TUNE_BUGDET is no setting and has no effect; did you mean PACELINE_TUNE_BUDGET?"
+    ]
+    assert "tune.budget          600 s  " in done.stdout
+
+
 def test_project_file_from_a_folder_below(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[tool.paceline.compare]\ntolerance = "3%"\n')
     below = tmp_path / "a" / "b"
@@ -104,7 +112,7 @@ def test_verb_without_settings(tmp_path: Path) -> None:
 def test_every_verb_with_options_has_settings(tmp_path: Path) -> None:
     (tmp_path / "paceline.toml").write_text('[tune]\nbudget = "5m"\n[data.convert]\nseed = 3\n[plan.for]\nbatch = 8\n')
     found = config(tmp_path, "tune", "--trials", "7")
-    assert found["tune.budget"] == ["300.0", str(tmp_path / "paceline.toml")]
+    assert found["tune.budget"] == ["300 s", str(tmp_path / "paceline.toml")]
     assert found["tune.trials"] == ["7", "--trials"]
     assert config(tmp_path, "data", "convert")["data.convert.seed"] == ["3", str(tmp_path / "paceline.toml")]
     assert config(tmp_path, "plan", "for", PACELINE_PLAN_FOR_SEQ="64")["plan.for.seq"] == [

@@ -6,7 +6,7 @@ import pytest
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout, check_ranks, parse
-from paceline.train.world import mesh_axes
+from paceline.train.ranks.world import mesh_axes
 
 
 def test_axes_are_read_and_printed_slowest_first():

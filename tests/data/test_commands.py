@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from tests.data.making import converted, folder_of_pictures, jpeg
 
 
@@ -75,6 +76,17 @@ def test_bench_with_a_cache_decodes_nothing(tmp_path):
     assert "a cache of decoded images would take" in again.stdout
 
 
+def test_bench_compares_with_decoding_alone_only_if_the_images_are_jpegs(tmp_path):
+    place = tmp_path / "pictures" / "one"
+    place.mkdir(parents=True)
+    for number in range(8):
+        Image.new("RGB", (40, 30), (number, 0, 0)).save(place / f"{number}.png")
+    assert data(tmp_path, "convert", "pictures", "shards").returncode == 0
+    done = data(tmp_path, "bench", "shards", "--batch-size", 4, "--rounds", 1, "--json", "bench.json")
+    assert done.returncode == 0 and "decoding alone" not in done.stdout.replace("\n", " ")
+    assert json.loads((tmp_path / "bench.json").read_text())["decode_limit_cpu_ms"] is None
+
+
 @pytest.mark.parametrize("verb", ["inspect", "verify", "bench"])
 def test_a_folder_that_is_none(tmp_path, verb):
     done = data(tmp_path, verb, tmp_path)
@@ -86,3 +98,27 @@ def test_a_folder_that_is_none(tmp_path, verb):
 def test_the_verbs_are_listed(tmp_path):
     done = data(tmp_path, "--help")
     assert all(verb in done.stdout for verb in ("convert", "inspect", "verify", "export", "bench"))
+
+
+def test_paths_may_begin_with_file(tmp_path):
+    folder_of_pictures(tmp_path / "pictures", 6)
+    there = tmp_path.as_uri()
+    for arguments in (
+        ("convert", f"{there}/pictures", f"{there}/shards"),
+        ("inspect", f"{there}/shards"),
+        ("verify", f"{there}/shards"),
+        ("export", "--format", "webdataset", f"{there}/shards", f"{there}/tars"),
+        ("merge", f"{there}/shards", f"{there}/shards", f"{there}/all"),
+    ):
+        done = data(tmp_path, *arguments)
+        assert done.returncode == 0, (arguments, done.stderr)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["all", "pictures", "shards", "tars"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [("merge", "a", "s3://b/c", "d"), ("export", "--format", "hdf5", "a", "s3://b/d")]
+)
+def test_stores_are_refused_where_a_path_is_needed(tmp_path, arguments):
+    done = data(tmp_path, *arguments)
+    assert done.returncode == 2 and "is in an object store; this command needs a path on this machine" in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -130,7 +130,7 @@ def assert_shown_by_github(svg: str) -> None:
 
 def test_a_session_is_recorded_with_its_timing(tmp_path: Path) -> None:
     env = {"PATH": os.environ["PATH"], "TERM": "xterm"}
-    commands = ["test -t 1 && stty size", "printf A; sleep 0.3; printf B"]
+    commands = ["test -t 1 && stty size", "printf A; sleep 1; printf B"]
     events = record(commands, tmp_path, env, (90, 25))
     assert [text for _, kind, text in events if kind == "i"] == commands
     assert [text for _, kind, text in events if kind == "o"] == ["25 90\r\n", "A", "B"]

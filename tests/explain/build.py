@@ -288,12 +288,16 @@ def _ticks(
     *,
     count: int = 20,
     cores: float = 1.0,
+    active: float = 1.0,
     contention: float = 0.0,
     rss: Callable[[float], float] = lambda _: 1e9,
     device: Callable[[float], float] = lambda _: math.nan,
     unshared: Callable[[float], float] = lambda _: 1e9,
 ) -> bytes:
-    """Ticks over the time of the steps. `contention`: seconds ready without a CPU for each second on one."""
+    """Ticks over the time of the steps. `contention`: seconds ready without a CPU for each second on one.
+
+    `active`: the share of the time in which the training thread runs.
+    """
     if not ends:
         return b""
     packed = []
@@ -303,7 +307,7 @@ def _ticks(
         done = sum(end <= now for end in ends)
         spent = (now - first_ns) / S
         memory = (device(share), device(share), device(share), 0.0, unshared(share))
-        row = (now, done, 4, rss(share), cores * spent, spent, contention * spent, 0.0, math.nan, *memory)
+        row = (now, done, 4, rss(share), cores * spent, active * spent, contention * spent, 0.0, math.nan, *memory)
         packed.append(layout.TICK.pack(*row))
     return b"".join(packed)
 

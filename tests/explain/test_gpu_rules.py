@@ -1,4 +1,4 @@
-"""Each finding about a GPU on both sides of what decides it. All readings are written by hand: no GPU has been seen."""
+"""Each finding about a GPU on both sides of what decides it. All readings are written by hand."""
 
 from __future__ import annotations
 

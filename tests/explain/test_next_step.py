@@ -67,6 +67,18 @@ def test_a_run_with_a_recipe_is_compared_with_the_run_before_it():
     assert after_run(found, launch).command == "paceline tune --diff --from recipe.toml 'my train.py' --lr 0.1"
 
 
+@pytest.mark.parametrize("given", [["--dir", "my runs"], ["--dir=my runs"]])
+def test_commands_about_runs_name_their_folder(given):
+    """An option --dir of the program is not Paceline's."""
+    program = ["train.py", "--dir", "data"]
+    argv = ["paceline", "run", *given, "--recipe", "recipe.toml", *program]
+    launch = replace(LAUNCH, recipe="recipe.toml", command=["python", *program], argv=argv)
+    found = diagnosis(remedy("loader.workers", "exact"))
+    assert after_run(found, launch, "earlier").command == f"paceline compare --dir 'my runs' earlier {found.run_id}"
+    elsewhere = replace(launch, argv=["paceline", "run", *program])
+    assert after_run(found, elsewhere, "earlier").command == f"paceline compare earlier {found.run_id}"
+
+
 def test_another_finding_is_searched_and_the_text_says_why():
     plain = diagnosis(remedy("host.cores", "exact"))
     verdict, *others = plain.findings

@@ -47,6 +47,7 @@ AGREED = """
 | HOST001 | cpu-oversubscribed | more compute threads than cores |
 | HOST002 | memory-swapping | the host pages |
 | HOST003 | cpu-contended | other processes or a cgroup quota take the cores |
+| HOST004 | thread-blocked | the training thread waits inside of the phases that compute |
 | GPU001 | thermal-throttling | clocks cut for heat |
 | GPU002 | power-capped | clocks cut for power |
 | GPU003 | pcie-degraded | fewer lanes or an older generation than the card supports |
@@ -62,7 +63,7 @@ HEADINGS = ["What it means", "How it is detected", "What helps"]
 
 
 def test_the_table_is_whole():
-    assert len(NAMES) == 43
+    assert len(NAMES) == 44
 
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.code)

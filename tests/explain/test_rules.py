@@ -97,7 +97,7 @@ def test_data001_proposes_workers_that_hide_the_wait(tmp_path):
     assert finding.severity == "critical"
     assert finding.time_share == pytest.approx(0.75)
     assert finding.remedies[0].change == "DataLoader(num_workers=3, persistent_workers=True)"
-    assert finding.gain.high == pytest.approx(4.0, rel=0.02)
+    assert finding.gain.high == pytest.approx(4.0, rel=0.05)
 
 
 def test_data001_on_a_single_core_promises_nothing_for_samples_that_burn(tmp_path):
@@ -410,6 +410,47 @@ def test_comp001_compute_bound(tmp_path, wait, there):
         assert (findings["COMP001"].severity, findings["COMP001"].gain) == ("info", None)
 
 
+@pytest.mark.parametrize("active, contention, there", [(0.9, 0.0, True), (0.5, 0.4, True), (0.35, 0.0, False)])
+def test_comp001_is_not_said_of_a_thread_that_waits(tmp_path, active, contention, there):
+    """In a forward pass too, a thread can wait for another one that computes in Python."""
+    found = of_rows(tmp_path, plain(60), active=active, contention=contention)
+    assert ("COMP001" in found) == there
+
+
+@pytest.mark.parametrize(
+    "active, meta, there",
+    [(0.35, {}, True), (0.79, {}, True), (0.81, {}, False), (0.35, {"distributed": True}, False)],
+)
+def test_host004_thread_blocked(tmp_path, active, meta, there):
+    hot = [{"slot": "forward", "side": "", "function": "wait (model.py:3)", "count": 9, "leaf": None}]
+    found = of_rows(tmp_path, plain(60), active=active, meta=meta, summary={"hot": hot})
+    assert ("HOST004" in found) == there
+    if there:
+        finding = found["HOST004"]
+        assert (finding.confidence, remedies(finding)) == ("low", ["host.less_often"])
+        assert finding.time_share == pytest.approx(1 - active, abs=0.01)
+        assert "wait (model.py:3)" in finding.evidence[-1].text
+
+
+def test_host004_of_a_loader_in_a_thread_proposes_workers(tmp_path):
+    own = loader(num_workers=0, thread_fetches=50)
+    host = {"gauges": {"own_cpu_cores": 1.0, "other_cpu_cores": 0.0}, "header": {"allowed_cores": 2.0}}
+    found = of_rows(tmp_path, plain(60), active=0.35, summary={"loaders": [own]}, **host)
+    finding = found["HOST004"]
+    assert (finding.confidence, remedies(finding)) == ("medium", ["loader.workers"])
+    assert "loads batches" in finding.summary
+    assert finding.gain.high == pytest.approx(2.0)  # 2.9 without the waiting, but workers need cores too
+
+
+@pytest.mark.parametrize("host, there", [(6, False), (0, True)])
+def test_few_stack_samples_between_steps_count_too(tmp_path, host, there):
+    """Without any, the time before a forward pass without a loader is taken for the making of its input."""
+    counted = [{"slot": "gap", "side": "host", "count": host}]
+    findings = of_rows(tmp_path, plain(60, gap=20, fetches=0), summary={"samples": counted})
+    shares = {code: findings[code].time_share if code in findings else 0.0 for code in ("DATA001", "RUN006")}
+    assert (shares["DATA001"] > shares["RUN006"]) == there
+
+
 def window(tmp_path, operators: list[tuple[str, int, float]], wall_s: float = 0.040, **more) -> dict[str, Finding]:
     """Four steps of 10 ms were profiled: operators with their count and seconds."""
     named = [{"name": name, "count": count, "self_s": self_s} for name, count, self_s in operators]
@@ -471,7 +512,7 @@ def optimized(tmp_path, optimizer_ms: float, *optimizers: dict[str, object]) -> 
     return of_rows(tmp_path, plain(60, optimizer=optimizer_ms), summary={"optimizers": list(optimizers)})
 
 
-@pytest.mark.parametrize("optimizer_ms, there", [(1.15, False), (1.35, True)])
+@pytest.mark.parametrize("optimizer_ms, there", [(1.45, False), (1.75, True)])
 def test_comp008_optimizer_unfused(tmp_path, optimizer_ms, there):
     findings = optimized(tmp_path, optimizer_ms, ADAM)
     assert ("COMP008" in findings) == there
@@ -801,6 +842,15 @@ def test_run004_is_not_said_of_steps_on_more_samples(tmp_path):
     assert "RUN004" not in of_rows(tmp_path, rows)
 
 
+@pytest.mark.parametrize("passes, there", [(10, True), (1, False)])
+def test_run004_is_said_of_more_passes_over_samples_in_every_nth_step(tmp_path, passes, there):
+    """A penalty takes more passes; a step with one pass over more samples is a larger batch."""
+    rows = shapes(60)
+    for row in rows:
+        row["samples"], row["micro_steps"] = (80.0, passes) if row["backward"] == 60 else (8.0, 1)
+    assert ("RUN004" in of_rows(tmp_path, rows)) == there
+
+
 def test_run004_is_less_sure_beside_a_busy_neighbour(tmp_path):
     finding = of_rows(tmp_path, shapes(60), gauges={"other_cpu_cores": 1.0})["RUN004"]
     assert finding.confidence in ("medium", "low")
@@ -892,6 +942,14 @@ def test_run006_host_code_heavy(tmp_path, ms, there):
     if there:
         assert "log (train.py:9)" in findings["RUN006"].summary
         assert findings["RUN006"].confidence == "high"
+
+
+@pytest.mark.parametrize("every, there", [(20, True), (400, False)])
+def test_run006_of_code_that_runs_after_few_steps(tmp_path, every, there):
+    """Steps of 0.1 ms, and 30 ms of other code after every twentieth: the median step says nothing about this code."""
+    short = {"forward": 0.03, "backward": 0.06, "optimizer": 0.01}
+    rows = steps(400, lambda n: {"other": 30.0 if n % every == every - 1 else 0.0}, **short)
+    assert ("RUN006" in of_rows(tmp_path, rows)) == there
 
 
 @pytest.mark.parametrize("rollouts, proposed", [(False, True), (True, False)])

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from paceline.inprocess.other_threads import stack_of
+from paceline.inprocess.other_threads import objects_of, stack_of
 
 COLLECTS = """
 import gc, sys, threading, time
@@ -96,3 +96,33 @@ def test_calls_have_their_line_and_module_and_change_when_the_thread_goes_on():
     assert one.moment != other.moment
     assert stack_of(thread.ident, 64) == []
     assert len(stack_of(threading.get_ident(), 2)) == 2
+
+
+class Listed:
+    pass
+
+
+class ListedToo(Listed):
+    pass
+
+
+def test_objects_are_listed_while_another_thread_builds_tuples():
+    """A thread that finishes a tuple which someone else refers to gets a SystemError."""
+    kept, junk, failed, stop = [Listed(), ListedToo()], [[n] for n in range(50_000)], [], threading.Event()
+
+    def build():
+        try:
+            while not stop.is_set():
+                tuple(n for n in range(300))
+        except SystemError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=build) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    found = [objects_of(Listed) for _ in range(100)]
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert failed == [] and junk
+    assert all({id(each) for each in one} == {id(each) for each in kept} for one in found)

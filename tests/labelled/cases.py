@@ -181,6 +181,12 @@ def remedies(report: Mapping[str, Any]) -> dict[str, list[str]]:
     return found
 
 
+def called_exact(report: Mapping[str, Any]) -> set[str]:
+    """Ids of the remedies that are proposed as exact, but for one worker in place of none, which always is."""
+    proposed = [remedy for finding in report["findings"] for remedy in finding["remedies"]]
+    return {r["id"] for r in proposed if r.get("safety") == "exact" and "(num_workers=1)" not in r["change"]}
+
+
 def acceptable(case: Case, outcome: Outcome) -> list[str]:
     """Return the verdicts to accept: beside measured neighbours, ``cpu-contended`` is true of a faultless program."""
     contended = outcome.neighbours >= BUSY_CORES and "compute-bound" in case.verdict
@@ -207,7 +213,7 @@ def broken_promises(case: Case, outcome: Outcome) -> list[str]:
     offered = remedies(outcome.report)
     wrong += [f"does not propose {r}" for r in case.must_propose if r not in offered]
     wrong += [f"proposes {r}, which does not help" for r in case.must_not_propose if r in offered]
-    wrong += [f"calls {r} exact" for r in case.not_exact if "exact" in offered.get(r, ())]
+    wrong += [f"calls {r} exact" for r in case.not_exact if r in called_exact(outcome.report)]
     if case.healthy:
         wrong += [f"finds {c} where data are never waited for" for c in codes(outcome.report) if c.startswith("DATA")]
     return wrong + _about_the_finding(case, outcome.report)

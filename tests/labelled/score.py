@@ -6,9 +6,13 @@ python tests/labelled/score.py [--group data] [--json FILE] [ID ...]
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import json
+import os
+import platform
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import cases
@@ -33,8 +37,22 @@ def main() -> int:
     print(f"\n{right} of {len(rows)} verdicts right, {broken} programs with a broken promise")
     print("`others` is the number of cores that neighbours took; answers from a busy machine count less.")
     if args.json:
-        args.json.write_text(json.dumps(rows, indent=1))
+        args.json.write_text(json.dumps(document(rows), indent=1) + "\n")
     return 0 if rows and right == len(rows) and not broken else 1
+
+
+def document(rows: list[dict]) -> dict:
+    """Return the scores with what they were measured on."""
+    return {
+        "schema": "paceline.benchmark.labelled/2",
+        "date": time.strftime("%Y-%m-%d"),
+        "device": f"CPU, {os.cpu_count()} cores, no GPU",
+        "python": platform.python_version(),
+        "torch": importlib.metadata.version("torch"),
+        "right": sum(row["right"] for row in rows),
+        "of": len(rows),
+        "programs": rows,
+    }
 
 
 def score(case: cases.Case, keep: Path | None) -> dict:
@@ -60,6 +78,7 @@ def score(case: cases.Case, keep: Path | None) -> dict:
         "right": right,
         "broken": broken,
         "seconds": outcome.seconds,
+        "other_cores": outcome.neighbours,
     }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.hardware.catalogue import find_gpu
-from paceline.plan.cost.case import Case, Cluster, Layout, Training
+from paceline.plan.cost.case import Case, Cluster, PlannedLayout, Training
 from paceline.plan.cost.columns import columns_of
 from paceline.plan.cost.constants import fitted
 from paceline.plan.cost.memory import PeakMemory, memory
@@ -22,7 +22,7 @@ def case(name: str = "Llama-3-8B", gpu: str = "H100-SXM", count: int = 8, *, seq
     model = published_transformer(name)
     assert model is not None
     axes = {axis: how.pop(axis) for axis in ("dp", "shard", "tp", "pp", "cp", "ep") if axis in how}
-    layout = Layout(**(axes or {"shard": count}))
+    layout = PlannedLayout(**(axes or {"shard": count}))
     training = Training(**{"micro_batch": 1.0, "sharded": "parameters", **how})
     cluster = Cluster(gpu=find_gpu(gpu), count=count, per_node=min(8, count))
     return Case(model=replace(model, seq=seq), layout=layout, training=training, cluster=cluster)

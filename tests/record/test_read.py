@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,8 +20,9 @@ from paceline.explain.analysis.loss import loss_curve
 from paceline.record import layout
 from paceline.record import read as module
 from paceline.record.layout import FLAG_TAIL, STEP, STEP_FIELDS, TICK, TICK_FIELDS
+from paceline.record.ranks import of_last_command
 from paceline.record.read import STEP_TYPE, TICK_TYPE, read_run, rows_of_each, stretches
-from paceline.record.run import column
+from paceline.record.run import Launch, column
 
 
 def rank_folder(run: RunFolder, pid: int = 1000) -> Path:
@@ -412,3 +415,28 @@ def test_a_short_run_is_read_whole(tmp_path):
     rank = read_run(folder.folder, in_stretches=True).ranks[0]
     assert rank.recorded is None
     assert rank.steps.tobytes() == folder.read().ranks[0].steps.tobytes()
+
+
+def command(started_s: float, wall_s: float | None) -> Launch:
+    return Launch(host=HOST, pid=7, argv=[], command=[], started_unix_s=started_s, started_ns=0, wall_s=wall_s)
+
+
+def process(started_s: float) -> Any:
+    return SimpleNamespace(meta={"started_unix_s": started_s})
+
+
+@pytest.mark.parametrize(
+    "walls, trained, last",
+    [
+        ((10.0, 10.0), (101.0, 121.0), (121.0,)),  # a run id that is used again
+        ((None, 10.0), (101.0, 121.0), (101.0, 121.0)),  # the first command may still run, on another host
+        ((30.0, 10.0), (101.0, 121.0), (101.0, 121.0)),  # two hosts at the same time
+        ((10.0, 10.0), (101.0,), (101.0,)),  # the second command has not trained
+    ],
+)
+def test_the_report_is_of_the_last_of_commands_one_after_the_other(walls, trained, last):
+    launches = [command(100.0, walls[0]), command(120.0, walls[1])]
+    of_last, found, earlier = of_last_command(launches, [process(started) for started in trained])
+    assert tuple(one.meta["started_unix_s"] for one in found) == last
+    assert len(earlier) == len(trained) - len(last)
+    assert len(of_last) == (1 if earlier else 2)

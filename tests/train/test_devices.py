@@ -10,7 +10,7 @@ import torch
 from tests.train.launching import on_ranks
 
 from paceline.core.errors import UsageError
-from paceline.train import world
+from paceline.train.ranks import world
 
 
 def torch_with(gpus):
@@ -66,7 +66,7 @@ from pathlib import Path
 from types import SimpleNamespace
 import torch
 from paceline.core.layout import parse
-from paceline.train.world import draw_apart, join
+from paceline.train.ranks.world import draw_apart, join
 
 GPU = SimpleNamespace(type="cuda", index=0)
 STATE = []

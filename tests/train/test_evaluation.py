@@ -57,6 +57,15 @@ def hits(output, target):
     return (output.argmax(-1) == target)[kept].float().mean()
 
 
+def places(output, target):
+    'A mean over samples, whatever their number of tokens.'
+    return (output.argmax(-1) == target).float().mean()
+
+
+def perplexity(output, target):
+    return loss_of(output, target).exp()
+
+
 def loader(size=4, shuffle=True):
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(INPUTS, TARGET), size, shuffle=shuffle)
 
@@ -73,6 +82,33 @@ def evaluated(layout, batches):
     return found
 
 
+def of_samples(layout, **measures):
+    engine = Engine({"layout": layout, "memory": {"micro_batches": 2}})
+    engine.setup(net(), lambda m: torch.optim.SGD(m.parameters(), 0.1), loss=loss_of, weight=tokens)
+    try:
+        return engine.evaluate(loader(5), **measures)
+    except UsageError as error:
+        return str(error)
+
+
+def order(layout):
+    'Batches of two epochs, with an evaluation in between.'
+    torch.manual_seed(5)
+    engine = Engine({"layout": layout, "memory": {"micro_batches": 2}})
+    plain = net()
+    plain[2].p = 0.0
+    engine.setup(plain, lambda m: torch.optim.SGD(m.parameters(), 0.0), loss=loss_of, weight=tokens)
+    data = torch.utils.data.TensorDataset(INPUTS[:20], TARGET[:20])
+    trained, found = engine.loader(torch.utils.data.DataLoader(data, 4, shuffle=True)), []
+    for epoch in range(2):
+        for inputs, target in trained:
+            engine.train_batch(inputs, target)
+            found.append(engine.loss())
+            engine.step()
+        engine.evaluate(loader(5))
+    return found
+
+
 def called(layout):
     engine = Engine({"layout": layout, "memory": {"micro_batches": 2}})
     model, _ = engine.setup(net(), lambda m: torch.optim.SGD(m.parameters(), 0.1), loss=loss_of)
@@ -80,6 +116,19 @@ def called(layout):
         model(INPUTS[:4])
     except UsageError as error:
         return str(error)
+
+
+def clipped(layout):
+    engine = Engine({"layout": layout, "memory": {"micro_batches": 2}})
+    model, _ = engine.setup(net(), lambda m: torch.optim.SGD(m.parameters(), 0.1), loss=loss_of)
+    engine.train_batch(INPUTS[:4], TARGET[:4])
+    own = torch.nn.Linear(2, 2)
+    own(torch.ones(1, 2)).sum().backward()
+    norm = float(torch.nn.utils.clip_grad_norm_(own.parameters(), 1.0))
+    try:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    except UsageError as error:
+        return [norm, str(error)]
 
 
 def on_rank_0():
@@ -103,8 +152,14 @@ found = {"one": [sum(float(w) * float(s[n]) for w, *s in sums) / weights for n i
 for layout in ("dp=2", "shard=2", "tp=2", "pp=2", "cp=2"):
     batches = [loader(4), loader(5), loader(21), ours(4), ours(5, rank=0, world=1)]
     found[layout] = [list(evaluated(layout, each).values()) for each in batches]
+    found[f"{layout} places"] = of_samples(layout, places=places)["places"]
+    found[f"{layout} order"] = order(layout)
+found["perplexity"] = of_samples("dp=2", perplexity=perplexity)
+with torch.no_grad():
+    found["places"] = float(places(whole(INPUTS), TARGET))
 found["called"] = called("pp=2")
 found["alone"] = on_rank_0()
+found["clipped"] = clipped("pp=2")
 if torch.distributed.get_rank() == 0:
     Path(sys.argv[1]).write_text(json.dumps(found))
 torch.distributed.barrier()
@@ -129,8 +184,47 @@ def test_means_are_those_of_one_process(found, layout):
         assert means == pytest.approx(found["one"], rel=1e-5)
 
 
+@pytest.mark.parametrize("layout", ["dp=2", "shard=2", "tp=2", "pp=2", "cp=2"])
+def test_a_mean_over_samples_is_not_weighted_by_tokens(found, layout):
+    assert found[f"{layout} places"] == pytest.approx(found["places"], rel=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["shard=2", "tp=2", "pp=2", "cp=2"])
+def test_an_evaluation_does_not_change_the_order_of_samples(found, layout):
+    assert found[f"{layout} order"] == pytest.approx(found["dp=2 order"], rel=1e-4)
+
+
+def test_batches_that_come_late_can_show_that_a_measure_is_a_mean_over_samples():
+    """The targets of the first five batches have equal weights, so that both weightings give the same value."""
+    engine = Engine()
+    sgd = lambda m: torch.optim.SGD(m.parameters(), 0.1)  # noqa: E731
+    engine.setup(nn.Linear(1, 1), sgd, loss=nn.functional.mse_loss, weight=lambda target: target.abs().sum())
+    targets = [torch.ones(4, 1)] * 5 + [torch.tensor([[1.0], [1.0], [9.0], [5.0]])] * 3
+    found = engine.evaluate([(target, target) for target in targets], size=lambda output, target: target.mean())
+    assert found["size"] == pytest.approx(torch.cat(targets).mean().item())
+
+
+def test_an_evaluation_in_one_process_draws_nothing_from_the_training():
+    engine = engine_of()
+    before = torch.get_rng_state()
+    batches = torch.utils.data.TensorDataset(torch.ones(4, 2), torch.ones(4, 1))
+    engine.evaluate(torch.utils.data.DataLoader(batches, 2, shuffle=True))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_measure_that_is_no_mean_of_parts_is_refused(found):
+    assert "cannot combine perplexity over ranks" in found["perplexity"]
+
+
 def test_calling_the_layers_of_one_rank_is_refused(found):
     assert "engine.evaluate(loader)" in found["called"]
+
+
+def test_gradients_of_some_layers_are_not_clipped_by_their_own_norm(found):
+    """With pp; the gradients of other models are."""
+    norm, said = found["clipped"]
+    assert norm == pytest.approx(6**0.5)
+    assert "set optimizer.clip_norm" in said
 
 
 def test_a_rank_may_evaluate_alone(found):

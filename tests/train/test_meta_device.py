@@ -15,8 +15,8 @@ from torch import nn
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
 from paceline.train import meta_device
+from paceline.train.ranks.world import join
 from paceline.train.recipe import made
-from paceline.train.world import join
 
 PROGRAM = (
     Path(meta_model.__file__).read_text()

@@ -16,8 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.core.errors import UsageError
 from paceline.train import Engine
+from paceline.train.ranks.world import join
 from paceline.train.recipe import made
-from paceline.train.world import join
 
 INPUTS = torch.randn(12, 6, 8, generator=torch.Generator().manual_seed(0))
 TARGET = torch.randint(0, 5, (12, 6), generator=torch.Generator().manual_seed(1))

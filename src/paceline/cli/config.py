@@ -14,6 +14,7 @@ from click.core import ParameterSource
 
 from paceline.cli.base.command import Command
 from paceline.cli.base.lazy_group import LazyGroup
+from paceline.cli.base.numbers import Duration
 from paceline.cli.base.settings import options_of, settings_file, settings_map
 from paceline.core.errors import UsageError, nearest
 
@@ -106,7 +107,7 @@ def settings_in_force(
         yield Setting(
             verb=".".join(path),
             key=key,
-            value=_text(inner.params.get(name)),
+            value=_text(inner.params.get(name), option),
             origin=_origin(source, option, key),
             given=source in (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP),
         )
@@ -157,9 +158,11 @@ def _origin(source: ParameterSource, option: click.Option, key: str) -> str:
     return f"--{key.replace('_', '-')}" if source is ParameterSource.COMMANDLINE else "default"
 
 
-def _text(value: object) -> str:
+def _text(value: object, option: click.Option) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(option.type, Duration) and isinstance(value, float):
+        return f"{value:g} s"
     return (
         str(value) if isinstance(value, str | int | float | Path) else "not set"
     )  # click has its own marker for unset values

@@ -28,7 +28,7 @@ _NEEDS = "a patch to the source needs libcst; install it with `pip install pacel
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offer:
+class PatchOffer:
     """A recipe as a patch of the source, or the reason why there is no patch."""
 
     patch: Patch | None
@@ -111,7 +111,7 @@ def from_recipe(command: Sequence[str], options: dict[str, Any]) -> int:
     return 0
 
 
-def _next(command: Sequence[str], found: Offer, options: dict[str, Any]) -> str:
+def _next(command: Sequence[str], found: PatchOffer, options: dict[str, Any]) -> str:
     """Return the last line: the next command, or, if no setting can be written, that the recipe is still needed."""
     recipe, program = shlex.quote(str(options["from_recipe"])), as_typed(command)
     unproven = "  # paceline tune did not prove its gain" if is_unproven(str(options["from_recipe"])) else ""
@@ -127,7 +127,7 @@ def _next(command: Sequence[str], found: Offer, options: dict[str, Any]) -> str:
     )
 
 
-def offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding] = ()) -> Offer:
+def offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding] = ()) -> PatchOffer:
     """Return a recipe as a patch, or the reason why there is no patch, such as an internal error.
 
     Args:
@@ -138,22 +138,22 @@ def offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding] = 
     try:
         return _offer(command, recipe, findings)
     except UsageError as error:
-        return Offer(patch=None, diff=None, why_not=str(error))
+        return PatchOffer(patch=None, diff=None, why_not=str(error))
     except Exception as error:
         if os.environ.get("PACELINE_DEBUG"):
             raise
-        return Offer(patch=None, diff=None, why_not=f"internal error: {type(error).__name__}: {error}")
+        return PatchOffer(patch=None, diff=None, why_not=f"internal error: {type(error).__name__}: {error}")
 
 
-def _offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding]) -> Offer:
+def _offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding]) -> PatchOffer:
     from paceline.tune.patches.suggestions import suggestions
 
     sources = _read(command)
     shown = suggestions(findings, sources)
     if not recipe:
-        return Offer(patch=None, diff=None, why_not="no change was kept", suggestions=shown)
+        return PatchOffer(patch=None, diff=None, why_not="no change was kept", suggestions=shown)
     if find_spec("libcst") is None:
-        return Offer(patch=None, diff=None, why_not=_NEEDS, suggestions=shown)
+        return PatchOffer(patch=None, diff=None, why_not=_NEEDS, suggestions=shown)
     from paceline.tune.patches.model import diff_of
     from paceline.tune.patches.patch import patched
 
@@ -164,10 +164,12 @@ def _offer(command: Sequence[str], recipe: Recipe, findings: Sequence[Finding]) 
         if patch.stays
         else "the source already has all settings of the recipe"
     )
-    return Offer(patch=patch, diff=diff, why_not=None if diff else reason, suggestions=shown)
+    return PatchOffer(patch=patch, diff=diff, why_not=None if diff else reason, suggestions=shown)
 
 
-def proven(found: Offer, command: Sequence[str], recipe: Recipe, folder: Path, options: dict[str, Any]) -> Offer:
+def proven(
+    found: PatchOffer, command: Sequence[str], recipe: Recipe, folder: Path, options: dict[str, Any]
+) -> PatchOffer:
     """Run the patched program, and return the largest patch that trains as the recipe does.
 
     If there is none, the returned offer has no patch. Nothing is run if no patch is requested or the check is off.
@@ -195,7 +197,7 @@ def proven(found: Offer, command: Sequence[str], recipe: Recipe, folder: Path, o
     return replace(found, patch=patch, diff=diff_of(patch), checked=check.text)
 
 
-def show(found: Offer, options: dict[str, Any]) -> None:
+def show(found: PatchOffer, options: dict[str, Any]) -> None:
     """Print the diff or apply it, and print which settings stay in the recipe.
 
     Raises:
@@ -214,7 +216,7 @@ def show(found: Offer, options: dict[str, Any]) -> None:
         _write(found.patch)
 
 
-def _tell_rest(found: Offer) -> None:
+def _tell_rest(found: PatchOffer) -> None:
     """Print the settings that are not in the patch, with the reasons, and print the suggestions."""
     stays = found.patch.stays if found.patch is not None else ()
     for why in dict.fromkeys(one.why for one in stays):

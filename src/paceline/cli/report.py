@@ -80,7 +80,8 @@ def _list(base: Path, everything: bool) -> int:
     print_runs([_line(folder) for folder in shown], Console())
     if len(folders) > len(shown):
         _tell(f"{len(folders) - len(shown)} older runs are not shown; `paceline report --all` lists all runs")
-    _tell(f"next: paceline report {shown[0].name}")
+    elsewhere = "" if base == RUNS else f"--dir {shlex.quote(str(base))} "
+    _tell(f"next: paceline report {elsewhere}{shown[0].name}")
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ import click
 
 from paceline.cli import patch
 from paceline.cli.base.files import FILE, FILE_ONLY, check_writable, opens_page, to_json
+from paceline.cli.base.numbers import Duration
 from paceline.cli.base.price import by_instance, by_number, price_of
 from paceline.cli.base.program import ProgramCommand, command_line, program_of, stem_of, takes_program
 from paceline.cli.base.progress import Progress
@@ -30,22 +30,6 @@ if TYPE_CHECKING:
 
 TUNES = Path(".paceline/tunes")
 _ENDED_BY_USER = ("SIGINT", "SIGTERM", "SIGHUP")  # signals that do not count as a crash
-_UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-class Duration(click.ParamType[float]):
-    """A parameter type for a time such as 90s, 10m or 1h; a bare number is seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the duration in seconds."""
-        if isinstance(value, float):
-            return value
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", str(value))
-        if found is None or float(found[1]) <= 0:
-            self.fail(f"{value!r} is not a duration; write 90s, 10m or 1h", param, ctx)
-        return float(found[1]) * _UNITS[found[2]]
 
 
 @click.command(
@@ -59,7 +43,8 @@ class Duration(click.ParamType[float]):
         "paceline tune --from recipe.toml --diff train.py",
     ),
     groups={
-        "What to try": ("--allow", "--allow-network", "--goal", "--price", "--instance", "--verify-quality"),
+        "What to try": ("--allow", "--goal", "--price", "--instance", "--verify-quality"),
+        "Isolation of trials": ("--allow-network", "--python-sandbox"),
         "Limits": ("--budget", "--trials"),
         "Patch": ("--diff", "--write", "--from", "--no-check"),
         "Output": ("--recipe", "--json", "--html", "--open", "--dir", "--keep"),
@@ -90,6 +75,12 @@ class Duration(click.ParamType[float]):
     is_flag=True,
     help="Let trials connect to other machines and to services on this one. Without --allow-network, tune does not try "
     "a program that connects to them.",
+)
+@click.option(
+    "--python-sandbox",
+    is_flag=True,
+    help="Run trials in the sandbox in Python, for programs that fail if the kernel isolates them. The sandbox does "
+    "not hold back other programs that the program starts.",
 )
 @click.option(
     "--goal",
@@ -171,6 +162,7 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
         verify_quality=options["verify_quality"],
         price_per_hour=price,
         allows_network=options["allow_network"],
+        not_by_kernel="--python-sandbox was given" if options["python_sandbox"] else "",
     )
     try:
         with Progress() as progress, progress.counting_down(limits.budget_s) as tell:
@@ -215,7 +207,11 @@ def _last_run(line: list[str]) -> dict[str, Any]:
 
 
 def _write_reports(
-    tuned: TuneResult, recipe_file: str | None, steps: Sequence[NextStep], offer: patch.Offer, options: dict[str, Any]
+    tuned: TuneResult,
+    recipe_file: str | None,
+    steps: Sequence[NextStep],
+    offer: patch.PatchOffer,
+    options: dict[str, Any],
 ) -> None:
     from paceline.cli.base.outputs import json_text, tell_written, write_text
     from paceline.report.tune.html import to_html

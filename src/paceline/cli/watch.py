@@ -212,9 +212,9 @@ def _supervised(request: Request, program: list[str], folder: Path, added: Mappi
     started: list[Any] = []
 
     def start(pid: int) -> None:
-        from paceline.monitor.gauges.sampler import Sampler
+        from paceline.monitor.gauges.sampler import GaugeSampler
 
-        started.append(Sampler(folder, roots=(pid,)))
+        started.append(GaugeSampler(folder, roots=(pid,)))
         started[-1].start()
         threading.Thread(target=_prepare, daemon=True).start()
 

@@ -67,7 +67,22 @@ def after_run(
         None if launch is None else _repeated(diagnosis, launch),
     ]
     found = next((step for step in steps if step is not None), None)
-    return found or NextStep(text="see the report again", command=f"paceline report {diagnosis.run_id}")
+    return found or NextStep(text="see the report again", command=_report(diagnosis, launch))
+
+
+def _report(diagnosis: Diagnosis, launch: Launch | None) -> str:
+    return f"paceline report {_folder(launch)}{diagnosis.run_id}"
+
+
+def _folder(launch: Launch | None) -> str:
+    """Return the option `--dir` of the command that started the run, with a space after it; empty without `--dir`."""
+    own = [] if launch is None else list(launch.argv)[: max(0, len(launch.argv) - len(launch.command) + 1)]
+    for place, word in enumerate(own):
+        if word.startswith("--dir="):
+            return f"--dir {shlex.quote(word.removeprefix('--dir='))} "
+        if word == "--dir" and place + 1 < len(own):
+            return f"--dir {shlex.quote(own[place + 1])} "
+    return ""
 
 
 def _failed(diagnosis: Diagnosis) -> bool:
@@ -84,7 +99,8 @@ def _with_recipe(diagnosis: Diagnosis, launch: Launch, before: str | None, in_fo
         )
     if before is None:
         return _patch(launch)
-    return NextStep(text="compare with the previous run", command=f"paceline compare {before} {diagnosis.run_id}")
+    command = f"paceline compare {_folder(launch)}{before} {diagnosis.run_id}"
+    return NextStep(text="compare with the previous run", command=command)
 
 
 def _search(diagnosis: Diagnosis, verdict: Finding | None, launch: Launch) -> NextStep | None:
@@ -148,7 +164,7 @@ def _repeated(diagnosis: Diagnosis, launch: Launch) -> NextStep | None:
     """Return the step after a run without a verdict, or None if there is nothing to do."""
     program = as_typed(launch.command)
     if diagnosis.ended == RUNNING:
-        return NextStep(text="look again later", command=f"paceline report {diagnosis.run_id}")
+        return NextStep(text="look again later", command=_report(diagnosis, launch))
     if diagnosis.verdict == TOO_SHORT:
         return NextStep(text="let the program make more steps", command=f"paceline run {program}")
     if diagnosis.verdict == NO_STEPS:

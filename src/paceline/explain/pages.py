@@ -99,6 +99,10 @@ TABLE: Mapping[str, tuple[str, str]] = {
     "HOST001": ("cpu-oversubscribed", "the program has more compute threads than CPU cores"),
     "HOST002": ("memory-swapping", "the host moves memory pages to disk (swapping)"),
     "HOST003": ("cpu-contended", "the program gets too little CPU time, because of other processes or a CPU quota"),
+    "HOST004": (
+        "thread-blocked",
+        "the training thread waits for something else while it should compute",
+    ),
     "GPU001": ("thermal-throttling", "the GPU lowers its clock rate because it is too hot"),
     "GPU002": ("power-capped", "the GPU lowers its clock rate because of a power limit"),
     "GPU003": ("pcie-degraded", "the PCIe link has fewer lanes or an older generation than the card supports"),

@@ -50,6 +50,7 @@ _PHASES_OF = {
     "RUN002": ("evaluation",),
     "RUN004": (*_COMPUTE, "transfer"),
     "RUN006": ("other", "forward"),
+    "HOST004": _COMPUTE,
     "COMP002": ("forward", "backward"),
     "COMP004": _COMPUTE,
     "COMP005": _COMPUTE,

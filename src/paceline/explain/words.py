@@ -92,7 +92,7 @@ def more_makers(loader: LoaderBreakdown | None, wanted: int) -> tuple[str, str]:
 
 def cpu_demand(demand: float, cores: float, loader: LoaderBreakdown | None) -> Evidence:
     """Return evidence on how many of the allowed cores the program needs."""
-    text = f"with {makers(loader)}, the program needs {demand * cores:.1f} of {cores:g} CPU cores"
+    text = f"with {makers(loader).rstrip(',')}, the program needs {demand * cores:.1f} of {cores:g} CPU cores"
     return Evidence(text=text, value=demand, unit="share of allowed cores")
 
 

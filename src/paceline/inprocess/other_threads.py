@@ -1,4 +1,4 @@
-"""Read the stacks of other threads of the program."""
+"""Read the stacks of other threads of the program, and list objects, without disturbing these threads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 _COLLECTOR_INTERRUPTS = sys.version_info < (3, 12)  # the garbage collector can run while Python creates an object
 
@@ -43,6 +43,19 @@ def stack_of(thread: int, most: int) -> list[StackEntry]:
             found.append(StackEntry(frame.f_code, frame.f_lineno, module, (id(frame), frame.f_lasti)))
             frame = frame.f_back
     return found
+
+
+def objects_of(kind: type) -> list[Any]:
+    """Return all objects of a class and of its subclasses that the garbage collector tracks; runs no user code.
+
+    `gc.get_objects` also returns tuples that other threads have not finished, and a thread that finishes such a tuple
+    while the list exists gets a SystemError. The objects of a class are among those that refer to the class.
+    """
+    return [each for each in gc.get_referrers(*_with_subclasses(kind)) if issubclass(type(each), kind)]
+
+
+def _with_subclasses(kind: type) -> set[type]:
+    return {kind}.union(*map(_with_subclasses, type.__subclasses__(kind)))
 
 
 @contextmanager

@@ -8,15 +8,17 @@ processes on different hosts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from paceline.record.run import Rank
+from paceline.record.run import Launch, Rank
 
 _TOGETHER = 0.5  # least share of the longest process's training time in which a process must train too, to be a rank
 _MOST_NAMED = 4
+_CLOCK_S = 1.0  # seconds by which the clocks of hosts may differ
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +38,34 @@ def select_ranks(trained: Sequence[Rank]) -> RankSelection:
     if joined:
         return _of_job(joined, [r for r in ordered if not _is_joined(r)])
     return _of_processes(ordered) if ordered else RankSelection(ranks=())
+
+
+def of_last_command(
+    launches: Sequence[Launch], trained: Sequence[Rank]
+) -> tuple[Sequence[Launch], Sequence[Rank], Sequence[Rank]]:
+    """Divide the commands and processes of a run folder into the last use of the run id and earlier uses.
+
+    A command that starts after all earlier commands have ended is a new use. The commands of several hosts overlap in
+    time, so they are one use.
+
+    Args:
+        launches: All commands of a run.
+        trained: All processes that made a step.
+
+    Returns:
+        The commands of the last use, its processes, and the processes of earlier uses. If no process of the last use
+        has trained, all commands and processes count as one use.
+    """
+    begun, ended = 0.0, 0.0
+    for launch in sorted(launches, key=lambda one: one.started_unix_s):
+        if launch.started_unix_s >= ended:
+            begun = launch.started_unix_s
+        ended = max(ended, math.inf if launch.wall_s is None else launch.started_unix_s + launch.wall_s)
+    last = [rank for rank in trained if _started_unix_s(rank) >= begun - _CLOCK_S]
+    if not last or len(last) == len(trained):
+        return launches, trained, ()
+    earlier = [rank for rank in trained if _started_unix_s(rank) < begun - _CLOCK_S]
+    return [one for one in launches if one.started_unix_s >= begun], last, earlier
 
 
 def _is_joined(rank: Rank) -> bool:

@@ -18,7 +18,7 @@ import numpy as np
 
 from paceline.core.errors import NewerSchemaError, RecordError
 from paceline.record import layout
-from paceline.record.ranks import select_ranks
+from paceline.record.ranks import of_last_command, select_ranks
 from paceline.record.run import JsonObject, Launch, Rank, Rows, Run, Worker
 
 _FORMATS = {"I": "<u4", "H": "<u2", "Q": "<u8", "f": "<f4", "d": "<f8"}
@@ -59,15 +59,18 @@ def read_run(folder: Path, *, in_stretches: bool = False) -> Run:
     ranks = list(_ranks(folder, problems, in_stretches=in_stretches))
     if not launches and not ranks:
         raise RecordError(f"{folder} holds no run: neither launch-*.json nor ranks/; give the folder of one run")
-    selection = select_ranks([rank for rank in ranks if len(rank.steps)])
+    last, trained, before = of_last_command(launches, [rank for rank in ranks if len(rank.steps)])
+    selection = select_ranks(trained)
     problems += selection.problems
+    if before:
+        problems.append("commands were recorded under this run id one after the other; this report is of the last one")
     return Run(
         run_id=folder.name,
         folder=folder,
-        launches=launches,
+        launches=tuple(last),
         ranks=selection.ranks,
         earlier=selection.other_attempts,
-        beside=selection.beside,
+        beside=(*selection.beside, *before),
         stepless=tuple(rank for rank in ranks if not len(rank.steps)),
         workers=tuple(_workers(folder, problems)),
         gauges={

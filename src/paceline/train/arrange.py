@@ -14,12 +14,13 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
-from paceline.train import agreement, batch_norm
+from paceline.train import batch_norm
 from paceline.train.activations import blocks_of
 from paceline.train.parallel import cp, cp_check, dp, layers, pp, shard, tp
 from paceline.train.parallel.balance import measured
+from paceline.train.ranks import agreement
+from paceline.train.ranks.world import World, mesh_axes
 from paceline.train.recipe import Recipe
-from paceline.train.world import World, mesh_axes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +78,7 @@ def arrange(
         inside = set(stage.modules())
         checks.append(_spread(stage, [block for block in blocks if block in inside], plan, world, recipe)[2])
     held = pp.joined([stage for _, stage in own])
+    pp.refuse_norms_of_stages(held)
     _put_attributes(held, notes)
     held.forward = partial(_refuse_call, layout)
     stages = pp.Stages(own, world.group("pp"), world.device, (recipe.pipeline, recipe.micro_batches))
@@ -202,7 +204,7 @@ def _spread(
         return model, partial(shard.set_sync, model), after
     if world.data_group is not None and not recipe.apart:
         replica = dp.wrap(model, world.data_group, world.device, recipe.ddp)
-        return replica, partial(dp.set_sync, replica), partial(dp.check_used, model, recipe.ddp)
+        return replica, partial(dp.set_sync, replica), dp.check_of_used(model, recipe.ddp)
     return model, lambda on: None, lambda: None
 
 

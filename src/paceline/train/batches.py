@@ -14,8 +14,8 @@ from itertools import chain, count
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train import agreement, random_states
-from paceline.train.world import World, state_of, text_of
+from paceline.train.ranks import agreement, random_states
+from paceline.train.ranks.world import World, state_of, text_of
 
 Drawn = tuple[Any, Any]  # the state of torch's generator, and that of the sampler's own generator or None
 
@@ -118,7 +118,7 @@ class Order:
         return found[0]
 
 
-class Part:
+class RankBatchSampler:
     """A batch sampler that yields one rank's part of each batch."""
 
     why: str | None = None  # why this sampler cannot resume in the middle of an epoch; None if it can
@@ -150,7 +150,7 @@ class Part:
         return [number for begin in begins for number in batch[begin : begin + size]]
 
 
-class Dealt(Part):
+class Dealt(RankBatchSampler):
     """A batch sampler for `[asynchronous]`: each part of a batch goes to the first rank that requests it.
 
     All ranks together see each part once. A slow rank takes fewer parts.
@@ -173,8 +173,8 @@ class Dealt(Part):
                 mine = self._world.claim(name)
 
 
-class Place:
-    """A `DataLoader` that knows its position, counted in global batches."""
+class ResumableLoader:
+    """A `DataLoader` that can resume at its position, counted in global batches."""
 
     def __init__(self, loader: Any, order: Order, why: str | None, world: World, *, compared: bool) -> None:
         """Wrap a `DataLoader`.

@@ -23,11 +23,11 @@ from paceline.train import gradients, loaders, optimizers
 from paceline.train.arrange import arrange
 from paceline.train.average import AveragedWeights
 from paceline.train.comparison.first_step import FirstStep, copied
+from paceline.train.engine_base import EngineBase
 from paceline.train.meta_device import Init, Weights, fill, source_of
 from paceline.train.parallel.replicas import replicas_of
 from paceline.train.passes import Loss, Passes
-from paceline.train.run import Run
-from paceline.train.world import draw_apart, draw_within
+from paceline.train.ranks.world import draw_apart, draw_within
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Step:
     loss_scale: float  # 1 without fp16
 
 
-class Engine(Run):
+class Engine(EngineBase):
     """Runs a training loop on a layout; each process creates one."""
 
     def setup(  # noqa: PLR0913
@@ -186,8 +186,7 @@ class Engine(Run):
                 "pass last=True to the last micro_step() of a shorter step"
             )
         arranged.check_used()
-        held = [p.grad for p in arranged.held.parameters() if p.grad is not None]
-        result = self._update(held)
+        result = self._update(arranged.held)
         self._optimizer.zero_grad()
         passes.clear()
         self._tried += 1
@@ -195,12 +194,14 @@ class Engine(Run):
             self._replicas.after(self._tried, result.applied)
         return result
 
-    def _update(self, held: list[Any]) -> Step:
-        """Scale and clip the gradients, and take the optimizer step."""
+    def _update(self, model: Any) -> Step:
+        """Scale and clip the gradients of a model, and take the optimizer step."""
         clip, scale = self.recipe.optimizer.clip_norm, self.scale
         value = scale.value if scale else 1.0
         factor = self._weights.factor() / value
         norm: Any = None
+        as_they_are = clip is None and scale is None and gradients.is_one(factor)
+        held = [] if as_they_are else [p.grad for p in model.parameters() if p.grad is not None]
         if clip is not None or scale is not None:
             norm = gradients.norm_of(held, self.device, self.world.group("pp")) * factor
         finite = scale is None or bool(norm.isfinite())

@@ -4,25 +4,33 @@ All ranks go through the same batches, drawn with the random numbers of rank 0. 
 part of a batch; parts can differ in size by one sample. A rank without samples takes the first sample of the batch with
 weight 0, because all ranks must call the model. With `pp` a batch goes through the stages one after the other, and with
 `cp` each rank takes its positions.
+
+Values of parts and batches are combined as a weighted mean. A measure can be a mean over the items that `weight`
+counts, such as tokens, or a mean over samples. To find out which, the measure is also computed on two halves of a part.
+The weighting is right if the weighted mean of the two values is the value of the part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train import agreement, loaders, random_states
+from paceline.train import loaders
 from paceline.train.arrange import Arranged
 from paceline.train.batches import like
 from paceline.train.parallel import cp
 from paceline.train.passes import called
-from paceline.train.world import World
+from paceline.train.ranks import agreement, random_states
+from paceline.train.ranks.world import World
 
-Measure = Callable[
-    [Any, Any], Any
-]  # maps an output and a target to a scalar, a mean over the items that `weight` counts
+# Maps an output and a target to a scalar: a mean over the items that `weight` counts, or over samples.
+Measure = Callable[[Any, Any], Any]
+Weight = Callable[[Any], Any]  # maps a target to the number of items in it
+_WEIGHTINGS = 2  # by `weight`, and by the number of samples
+_CHECKED_BATCHES = 3  # at least
+_RELATIVE_TOLERANCE = 1e-4  # for rounding; larger for values in bf16 or fp16
 
 
 def evaluated(
@@ -30,7 +38,7 @@ def evaluated(
     world: World,
     loader: Any,
     measures: Mapping[str, Measure],
-    weight: Callable[[Any], Any] | None,
+    weight: Weight | None,
     context: Callable[[], AbstractContextManager[Any]],
 ) -> dict[str, float]:
     """Return the weighted mean of each measure over all batches of a loader; a collective of all ranks.
@@ -45,7 +53,8 @@ def evaluated(
         context: Returns the context of a forward pass.
 
     Raises:
-        UsageError: Ranks were given different batches, or there was no batch.
+        UsageError: Ranks were given different batches, there was no batch, or ranks have parts of batches and a measure
+            is no weighted mean over them.
     """
     import torch
 
@@ -53,7 +62,7 @@ def evaluated(
         raise UsageError(
             "evaluate() splits batches itself; pass the original loader instead of the result of engine.loader()"
         )
-    sums = torch.zeros(len(measures) + 1, dtype=torch.float64)  # on the host, where each value is read anyway
+    means = _WeightedMeans(measures, weight)
     with _evaluating(arranged.held), _as_rank_0(world), torch.no_grad():
         for number, batch in enumerate(_of_whole_batches(loader, world)):
             _check_pair(batch)
@@ -63,18 +72,126 @@ def evaluated(
             with context():
                 output = _output(arranged, inputs)
                 values = [measure(output, target) for measure in measures.values()] if output is not None else []
-            if values:
-                own = float(weight(target)) if weight else float(_count(target))
-                if counts and own:  # the mean over nothing is NaN
-                    sums += torch.tensor([own * float(value) for value in values] + [own], dtype=torch.float64)
-    sums = sums.to(world.device)
+            if values and counts:
+                means.add(output, target, values)
+    return means.over_ranks(world)
+
+
+class _WeightedMeans:
+    """The sums of measures under both weightings, and how often each weighting was wrong."""
+
+    def __init__(self, measures: Mapping[str, Measure], weight: Weight | None) -> None:
+        import torch
+
+        self._measures, self._weight, self._batches = measures, weight, 0
+        # Tensors on the host, where each value is read anyway.
+        self._sums = torch.zeros(len(measures), _WEIGHTINGS, dtype=torch.float64)
+        self._weights = torch.zeros(1, _WEIGHTINGS, dtype=torch.float64)
+        self._mismatches = torch.zeros(len(measures), _WEIGHTINGS)
+
+    def add(self, output: Any, target: Any, values: Sequence[Any]) -> None:
+        """Add the values of the measures for one part of a batch, and check the weightings."""
+        import torch
+
+        weights = self._weights_of(target)
+        own = torch.tensor([[float(value)] for value in values], dtype=torch.float64)
+        self._sums += torch.where(weights > 0, own * weights, 0.0)  # a mean over no items is NaN
+        self._weights += weights
+        halves = self._halves(output, target)
+        if halves and (self._batches < _CHECKED_BATCHES or self._decides(halves)):
+            for row, measure in enumerate(self._measures.values()):
+                self._mismatches[row] += _mismatches(measure, values[row], halves)
+        self._batches += 1
+
+    def over_ranks(self, world: World) -> dict[str, float]:
+        """Return the mean of each measure over all ranks; a collective."""
+        sums, weights, mismatches = (_summed(values, world) for values in (self._sums, self._weights, self._mismatches))
+        if not weights[0, 0]:
+            raise UsageError("evaluate() got no batch, or all targets have weight 0")
+        in_parts, found = world.layout.samples > 1, dict[str, float]()
+        for row, name in enumerate(self._measures):
+            column = _weighting(name, mismatches[row].tolist(), in_parts=in_parts)
+            found[name] = float(sums[row, column] / weights[0, column])
+        return found
+
+    def _weights_of(self, target: Any) -> Any:
+        """Return the weight of a target under each weighting, a tensor of shape [2]."""
+        import torch
+
+        count = float(_count(target))
+        return torch.tensor([float(self._weight(target)) if self._weight else count, count], dtype=torch.float64)
+
+    def _halves(self, output: Any, target: Any) -> list[tuple[Any, Any, Any]]:
+        """Return output, target and weights of two halves of a part; empty if the output cannot be split."""
+        count = _count(target)
+        if count < 2 or not _is_plain(output) or _count(output) != count:
+            return []
+        middle = max(1, count // 3)  # halves of different sizes, which the weightings weigh differently
+        halves = [(_samples(output, count, one), _samples(target, count, one)) for one in _slices(middle, count)]
+        return [(output, target, self._weights_of(target)) for output, target in halves]
+
+    def _decides(self, halves: Sequence[tuple[Any, Any, Any]]) -> bool:
+        """Return whether these halves can show which weighting is right, if no earlier ones have shown it."""
+        import torch
+
+        (_, _, first), (_, _, second) = halves
+        undecided = (self._mismatches == 0).all(dim=1).any()
+        return bool(undecided) and not torch.isclose(first[0] * second[1], first[1] * second[0])
+
+
+def _slices(middle: int, count: int) -> tuple[slice, slice]:
+    return slice(0, middle), slice(middle, count)
+
+
+def _mismatches(measure: Measure, value: Any, halves: Sequence[tuple[Any, Any, Any]]) -> Any:
+    """Return 1 for each weighting with which the values of two halves do not give the value of the part, else 0.
+
+    If the measure raises an exception for a half, the result is 0 for both weightings.
+    """
+    import torch
+
+    total = torch.zeros(_WEIGHTINGS, dtype=torch.float64)
+    try:
+        for output, target, weights in halves:
+            total += torch.where(weights > 0, weights * float(measure(output, target)), 0.0)
+    except Exception:
+        return torch.zeros(_WEIGHTINGS)
+    dtype = value.dtype if getattr(value, "is_floating_point", bool)() else torch.float32
+    tolerance = max(_RELATIVE_TOLERANCE, 8 * torch.finfo(dtype).eps)
+    means, expected = total / sum(weights for _, _, weights in halves), torch.full_like(total, float(value))
+    return (~torch.isclose(means, expected, rtol=tolerance, atol=tolerance * 1e-2, equal_nan=True)).float()
+
+
+def _weighting(name: str, mismatches: Sequence[float], *, in_parts: bool) -> int:
+    """Return the weighting of a measure: 0 for `weight`, 1 for the number of samples.
+
+    Args:
+        name: The name of the measure.
+        mismatches: For each weighting, the number of parts of batches for which it was wrong.
+        in_parts: Whether ranks have parts of a batch. If not, the values of whole batches are combined by `weight` even
+            if both weightings were wrong.
+
+    Raises:
+        UsageError: Both weightings were wrong, and ranks have parts of a batch.
+    """
+    right = next((weighting for weighting, count in enumerate(mismatches) if not count), None)
+    if right is None and in_parts:
+        raise UsageError(
+            f"evaluate() cannot combine {name} over ranks: it is a mean neither over samples nor over the items that "
+            "weight(target) counts; give a measure that is such a mean, or evaluate in one process"
+        )
+    return right or 0
+
+
+def _summed(values: Any, world: World) -> Any:
+    """Return the sum of a tensor over all ranks that hold other samples, positions or stages."""
+    import torch
+
+    found = values.to(world.device)
     for axes in (("dp", "shard", "cp"), ("pp",)):
         if (group := world.group(*axes)) is not None:
-            torch.distributed.all_reduce(sums, group=group)
-    *totals, weights = sums.tolist()
-    if not weights:
-        raise UsageError("evaluate() got no batch, or all targets have weight 0")
-    return {name: total / weights for name, total in zip(measures, totals, strict=True)}
+            torch.distributed.all_reduce(found, group=group)
+    return found
 
 
 def _of_whole_batches(loader: Any, world: World) -> Any:
@@ -118,16 +235,17 @@ def _evaluating(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _as_rank_0(world: World) -> Iterator[None]:
-    """Use the random states of rank 0 inside the context, and restore this rank's own at the end."""
+    """Use the random states of rank 0 inside the context, and restore the states of this rank at the end.
+
+    So an evaluation changes neither the order of the training samples nor the random numbers of the training.
+    """
     import torch
 
-    if world.mesh is None:
-        yield
-        return
     own = {**random_states.of_torch(world.device), **random_states.of_host()}
     first = [own]
-    torch.distributed.broadcast_object_list(first, 0)
-    random_states.put(first[0], world.device)
+    if world.mesh is not None:
+        torch.distributed.broadcast_object_list(first, 0)
+        random_states.put(first[0], world.device)
     try:
         yield
     finally:
@@ -159,6 +277,13 @@ def _samples(batch: Any, count: int, which: slice) -> Any:
     if isinstance(batch, tuple | list):
         return like(batch, [_samples(value, count, which) for value in batch])
     return batch[which] if getattr(batch, "ndim", 0) and batch.shape[0] == count else batch
+
+
+def _is_plain(output: Any) -> bool:
+    """Return whether an output consists of tuples, lists and dicts; other containers have attributes to split too."""
+    if isinstance(output, Mapping):
+        return type(output) is dict and all(map(_is_plain, output.values()))
+    return not isinstance(output, tuple | list) or all(map(_is_plain, output))
 
 
 def _output(arranged: Arranged, inputs: Any) -> Any:

@@ -250,7 +250,7 @@ def norm_of(gradients: Iterable[Any], device: Any, stages: Any) -> Any:
 
     over: dict[tuple[Any, ...], list[Any]] = defaultdict(list)  # keyed by the groups of ranks that hold the other parts
     for gradient in gradients:
-        groups, local = _held(gradient)
+        groups, local = ((), gradient) if type(gradient) is torch.Tensor else _held(gradient)
         over[groups].append(local)
     squared = torch.zeros((), dtype=torch.float32, device=device)
     for groups, parts in over.items():
@@ -273,6 +273,14 @@ def _held(gradient: Any) -> tuple[tuple[Any, ...], Any]:
     return groups, getattr(gradient, "_local_tensor", gradient)
 
 
+def is_one(factor: Any) -> bool:
+    """Return whether a factor is the Python number 1.
+
+    The result is False for all tensors, because reading the value of a tensor would make the host wait for the GPU.
+    """
+    return isinstance(factor, float) and factor == 1.0
+
+
 def multiply(gradients: Sequence[Any], factor: Any) -> None:
     """Multiply this rank's gradients in place.
 
@@ -282,11 +290,11 @@ def multiply(gradients: Sequence[Any], factor: Any) -> None:
     """
     import torch
 
-    if isinstance(factor, float) and factor == 1.0:
+    if is_one(factor):
         return
     kinds: dict[Any, list[Any]] = defaultdict(list)
     for gradient in gradients:
-        local = getattr(gradient, "_local_tensor", gradient)
+        local = gradient if type(gradient) is torch.Tensor else getattr(gradient, "_local_tensor", gradient)
         kinds[local.dtype, local.device].append(local)
     for (dtype, device), group in kinds.items():
         torch._foreach_mul_(group, factor if isinstance(factor, float) else _scalar(factor, dtype, device))

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import UsageError
-from paceline.train import agreement
-from paceline.train.batches import Dealt, Order, Part, Place, like, why_not
+from paceline.train.batches import Dealt, Order, RankBatchSampler, ResumableLoader, like, why_not
 from paceline.train.parallel import cp
-from paceline.train.world import World
+from paceline.train.ranks import agreement
+from paceline.train.ranks.world import World
 
 if TYPE_CHECKING:
     from paceline.data import Loader
@@ -52,7 +52,7 @@ def split(loader: Any, world: World, micro_batches: int, *, dealt: bool = False)
 
     if isinstance(loader, Loader):
         return OnDevice(_part_of_ours(loader, world, micro_batches), world)
-    return OnDevice(_part_of_torchs(loader, world, micro_batches, Dealt if dealt else Part), world)
+    return OnDevice(_part_of_torchs(loader, world, micro_batches, Dealt if dealt else RankBatchSampler), world)
 
 
 def _part_of_ours(loader: Loader, world: World, micro_batches: int) -> Loader:
@@ -67,7 +67,7 @@ def _part_of_ours(loader: Loader, world: World, micro_batches: int) -> Loader:
     return part_of(loader, world.sample_part, ranks) if world.mesh is not None else loader
 
 
-def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[Part]) -> Any:
+def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[RankBatchSampler]) -> Any:
     from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
     if not isinstance(loader, DataLoader):
@@ -91,9 +91,9 @@ def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[Pa
         _check_sizes(loader.batch_size, samples, world.layout.samples, micro_batches)
     order = Order(loader.batch_sampler, world)
     why = why_not(loader)
-    compared = why is not None and kind is Part
+    compared = why is not None and kind is RankBatchSampler
     own = _again(loader, kind(order, world, micro_batches))
-    return Place(own, order, kind.why or why, world, compared=compared)
+    return ResumableLoader(own, order, kind.why or why, world, compared=compared)
 
 
 def _check_sizes(size: int, samples: int, ranks: int, micro_batches: int) -> None:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline.core.errors import UsageError
-from paceline.train import random_states
 from paceline.train.activations import blocks_of
 from paceline.train.checkpoints import folder
 from paceline.train.checkpoints.tensor_files import open_tensors
+from paceline.train.ranks import random_states
+from paceline.train.ranks.world import World
 from paceline.train.recipe import Recipe
-from paceline.train.world import World
 
 Init = Literal["reset_parameters"] | Callable[[Any], Any]
 Weights = str | Path | Mapping[str, Any]

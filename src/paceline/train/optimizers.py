@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 
+_NO_RULE = ("placement", "sharding strategy")  # words of the errors of torch's DTensor
 _WAY_OUT = "Give a function: setup(model, lambda model: AdamW(model.parameters()))"
 
 
@@ -54,7 +55,29 @@ def made(optimizer: Callable[[Any], Any], model: Any) -> Any:
         raise UsageError(f"the function for the optimizer returned a {type(found).__name__}. {_WAY_OUT}")
     _check_owned(found, model)
     _step_apart(found)
+    if any(is_split(p) for group in found.param_groups for p in group["params"]):
+        _explain_failures(found)
     return found
+
+
+def _explain_failures(optimizer: Any) -> None:
+    """Make `optimizer.step()` raise a `UsageError` if torch cannot run one of its operations on split parameters."""
+    step = optimizer.step
+
+    @wraps(step)
+    def stepped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        del self
+        try:
+            return step(*args, **kwargs)
+        except RuntimeError as error:
+            if not any(words in str(error) for words in _NO_RULE):
+                raise
+            raise UsageError(
+                f"{type(optimizer).__name__} cannot update parameters that are split over ranks: "
+                f"{str(error).splitlines()[0]}; use another optimizer, such as AdamW, or dp in place of shard and tp"
+            ) from error
+
+    optimizer.step = MethodType(stepped, optimizer)  # a method, as schedules of torch expect
 
 
 def _step_apart(optimizer: Any) -> None:

@@ -20,7 +20,7 @@ from paceline.train.average import Ema
 from paceline.train.compilation import Compute
 from paceline.train.gradients import Clipping, is_number
 from paceline.train.parallel.asynchronous import Asynchronous
-from paceline.train.parallel.dp import Exchange
+from paceline.train.parallel.dp import GradientExchange
 from paceline.train.parallel.layers import Layers
 from paceline.train.parallel.local import Local
 from paceline.train.parallel.pp import Pipeline
@@ -63,7 +63,7 @@ class Recipe:
     layers: Layers = field(default_factory=Layers)
     local: Local = field(default_factory=Local)
     asynchronous: Asynchronous = field(default_factory=Asynchronous)
-    ddp: Exchange = field(default_factory=Exchange)
+    ddp: GradientExchange = field(default_factory=GradientExchange)
     checks: Checks = field(default_factory=Checks)
     process_group: ProcessGroup = field(default_factory=ProcessGroup)
     ema: Ema = field(default_factory=Ema)
@@ -109,7 +109,7 @@ _PARTS = {
     "layers": Layers,
     "local": Local,
     "asynchronous": Asynchronous,
-    "ddp": Exchange,
+    "ddp": GradientExchange,
     "checks": Checks,
     "process_group": ProcessGroup,
     "ema": Ema,

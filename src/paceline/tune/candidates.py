@@ -12,7 +12,7 @@ from paceline.explain import words
 from paceline.explain.analysis import mfu
 from paceline.explain.analysis.loader import steps_of_epoch
 from paceline.explain.analysis.loader_model import LoaderModel, loader_model_of, waiting_rank
-from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis, analyze_run
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis, analyze_run, operators_were_timed
 from paceline.explain.diagnose import diagnose
 from paceline.explain.model import Diagnosis, Finding, Gain, LoaderBreakdown
 from paceline.record.run import Run
@@ -139,7 +139,7 @@ def operator_share(context: DiagnosisContext, *names: str) -> float | None:
     """
     first = context.facts.first
     own = [o for o in first.window.operators if any(name in o.name for name in names)] if first.window else []
-    if first.window is None or not own or (context.on_cuda and any(o.device_self_s is None for o in own)):
+    if first.window is None or not own or (context.on_cuda and not operators_were_timed(first)):
         return None
     computing = sum(first.breakdown.shares[phase] for phase in ("forward", "backward", "optimizer"))
     return computing * sum(o.time_s for o in own) / max(first.window.operator_s, 1e-9)

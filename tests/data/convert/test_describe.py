@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from PIL import Image
 
-from paceline.data.convert.describe import mixing_of
+from paceline.data.convert.describe import describe, mixing_of
+from paceline.data.convert.writer import Writer
 from paceline.data.order.order import Shuffle, shuffle_of
+from paceline.data.reading.sharded import ShardedDataset
 
 BLOCKS = np.arange(0, 10_000, 100)
 
@@ -31,3 +34,16 @@ def test_wider_windows_mix_better():
 
 def test_of_one_sample():
     assert mixing_of(np.array([0]), 1, shuffle_of(0)).blocks == 1
+
+
+def test_missing_values_are_counted_and_do_not_change_the_other_figures(tmp_path):
+    with Writer(tmp_path / "shards", images="png") as writer:
+        writer.write({"image": Image.new("RGB", (8, 8)), "size": 2.5, "count": 7, "text": "abcd"})
+        writer.write({"image": None, "size": None, "count": None, "text": None})
+        writer.write({"image": Image.new("RGB", (8, 8)), "size": float("nan"), "count": 9, "text": "abcd"})
+    lines = "\n".join(describe(ShardedDataset(tmp_path / "shards")))
+    gap = "missing in 1 of 3 samples"
+    assert f"size (float): 2.5 to 2.5, NaN in 1 samples; {gap}" in lines
+    assert f"count (int): 7 to 9; {gap}" in lines
+    assert f"text (text): 2 txt; 4.00 B (mean); {gap}" in lines
+    assert "image (image): 2 png; " in lines and "0 of 2 images can be decoded partially" in lines

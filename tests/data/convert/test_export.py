@@ -15,7 +15,7 @@ from paceline.cli import main
 from paceline.core.errors import UsageError
 from paceline.data import Loader, ShardedDataset, Writer
 from paceline.data.convert.convert import Options, convert
-from paceline.data.convert.export import export, export_notes
+from paceline.data.convert.export import FORMATS, export, export_notes
 from paceline.data.format import tfrecord
 from paceline.data.sources.found import source_of
 
@@ -51,6 +51,7 @@ COLUMNS: dict[str, list[Any]] = {
 }
 GAPS = {kind: [None, *values[1:]] for kind, values in COLUMNS.items()}
 LATE_GAPS = {kind: [None] * LATE + values for kind, values in COLUMNS.items()}
+WITH_GAPS = ("tfrecord", "webdataset")  # formats that keep missing values
 REFUSED_BY_HDF5 = {
     "arrays of different types": [np.zeros(2), np.zeros(2, np.int64)],
     "arrays of different shapes": [np.zeros((1, 2)), np.zeros((2, 2))],
@@ -94,9 +95,14 @@ def check_same(back: ShardedDataset, dataset: ShardedDataset) -> None:
 
 
 CASES = [
-    *((kind, name, values) for kind in ("tfrecord", "hdf5") for name, values in COLUMNS.items()),
-    *(("tfrecord", f"{name}, one missing", values) for name, values in GAPS.items()),
-    *(("tfrecord", f"{name}, the first missing", values) for name, values in LATE_GAPS.items() if name != "bool"),
+    *((kind, name, values) for kind in (*WITH_GAPS, "hdf5") for name, values in COLUMNS.items()),
+    *((kind, f"{name}, one missing", values) for kind in WITH_GAPS for name, values in GAPS.items()),
+    *(
+        (kind, f"{name}, the first missing", values)
+        for kind in WITH_GAPS
+        for name, values in LATE_GAPS.items()
+        if name != "bool"
+    ),
 ]
 
 
@@ -108,7 +114,7 @@ def test_a_column_comes_back_as_it_was(tmp_path, kind, values):
     check_same(there_and_back(dataset, tmp_path, kind), dataset)
 
 
-@pytest.mark.parametrize("kind", ["tfrecord", "hdf5"])
+@pytest.mark.parametrize("kind", ["tfrecord", "hdf5", "webdataset"])
 @pytest.mark.parametrize("mode, format", [("RGB", "PNG"), ("P", "PNG"), ("L", "TIFF"), ("RGB", "GIF")])
 def test_images_come_back_as_they_were(tmp_path, kind, mode, format):
     for number in range(2):
@@ -118,6 +124,24 @@ def test_images_come_back_as_they_were(tmp_path, kind, mode, format):
     assert back.contents.column("x").kind == "image"
     for place in dataset.places(np.arange(2)):
         assert back.payload("x", place) == dataset.payload("x", place)
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_labels_of_webdataset_come_back(tmp_path, told):
+    with Writer(tmp_path / "shards", classes=["a", "b"]) as writer:
+        writer.write({"label": 1, "share": 0.5})
+    with Writer(tmp_path / "decimal") as writer:
+        writer.write({"label": 0.5, "x": 1})
+    for name, classes in (("shards", ["a", "b"]), ("decimal", [])):
+        dataset = ShardedDataset(tmp_path / name)
+        export(dataset, tmp_path / f"{name}-tars", "webdataset", lambda done, whole: None)
+        if not told:
+            (tmp_path / f"{name}-tars" / "columns.json").unlink()
+        source = source_of(tmp_path / f"{name}-tars", None)
+        convert(source, tmp_path / f"{name}-back", Options(), 1, lambda done, whole: None)
+        back = ShardedDataset(tmp_path / f"{name}-back")
+        assert back.contents.classes == (classes if told else [])
+        assert {key: str(value) for key, value in back[0].items()} == {k: str(v) for k, v in dataset[0].items()}
 
 
 @pytest.mark.parametrize("values", REFUSED_BY_HDF5.values(), ids=REFUSED_BY_HDF5)
@@ -159,6 +183,24 @@ def test_records_of_other_programs_have_the_kind_that_holds_all_values(tmp_path,
     source = source_of(tmp_path / "a.tfrecord", None)
     assert [column.kind for column in source.columns] == [kind]
     assert [source.sample(number)["x"].data for number in range(2)] == values
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_class_names_come_back(tmp_path, kind):
+    with Writer(tmp_path / "shards", classes=["cat", "dög"]) as writer:
+        for number in range(4):
+            writer.write({"x": number * 1.5, "label": number % 2})
+    back = there_and_back(ShardedDataset(tmp_path / "shards"), tmp_path, kind)
+    assert list(back.contents.classes) == ["cat", "dög"]
+
+
+@pytest.mark.parametrize("kind, dtype", [(3, "int64"), (2, "float32")])
+def test_a_list_of_numbers_that_is_empty_in_all_records_keeps_its_type(tmp_path, kind, dtype):
+    """A record's feature x is an Int64List (3) or a FloatList (2) without a value, byte by byte."""
+    record = b"\x0a\x09\x0a\x07\x0a\x01x\x12\x02" + bytes([kind << 3 | 2, 0])
+    (tmp_path / "a.tfrecord").write_bytes(2 * tfrecord.framed(record))
+    convert(source_of(tmp_path / "a.tfrecord", None), tmp_path / "out", Options(), 1, lambda done, whole: None)
+    assert [(one["x"].dtype, one["x"].shape) for one in ShardedDataset(tmp_path / "out")] == [(dtype, (0,))] * 2
 
 
 # -- verbs ---------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ def test_what_is_wrong(folder, tmp_path):
     with pytest.raises(UsageError, match="holds a data set"):
         write_tokens(folder, iter([[Text("a")]]), ByteTokenizer())
     (tmp_path / "bad.jsonl").write_text('{"text": "a"}\n{"words": "b"}\n')
-    with pytest.raises(UsageError, match="line 2: not JSON with a field"):
+    with pytest.raises(UsageError, match="line 2: it is not an object with a field"):
         list(documents(tmp_path / "bad.jsonl"))
     (tmp_path / "latin.txt").write_bytes("é".encode("latin-1"))
     with pytest.raises(UsageError, match="is not UTF-8 text"):
@@ -275,3 +275,20 @@ def test_a_tokenizer_cuts_no_document_and_fills_none_up(tmp_path, setting):
     texts = iter([[Text("a b b a"), Text("b")]])
     write_tokens(tmp_path / "tokens", texts, tokenizer_of(str(tmp_path / "tokenizer.json")))
     assert np.concatenate(shards_of(tmp_path / "tokens")).tolist() == [0, 1, 1, 0, 2, 1, 2]
+
+
+def test_files_of_several_splits_are_told(tmp_path):
+    (tmp_path / "in").mkdir()
+    for split in ("train", "valid"):
+        (tmp_path / "in" / f"{split}.jsonl").write_text(json.dumps({"text": split}) + "\n")
+    convert = [sys.executable, "-m", "paceline", "data", "convert", "--tokenizer", "bytes"]
+    done = subprocess.run([*convert, "in", "out"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "files of the splits train, valid become one data set" in done.stderr
+    done = subprocess.run([*convert, "in/train.jsonl", "one"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0 and "splits" not in done.stderr
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "bool", "float16", "nope"])
+def test_a_type_that_cannot_hold_all_tokens_is_refused(folder, dtype):
+    with pytest.raises(UsageError, match="int64"):
+        TokenDataset(folder, 100, dtype=dtype)

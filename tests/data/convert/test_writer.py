@@ -145,7 +145,10 @@ def test_a_folder_with_something_in_it_is_refused_and_so_is_nothing(tmp_path):
 def test_two_writers_do_not_meet(tmp_path):
     early = Writer(tmp_path / "shards")
     with Writer(tmp_path / "shards") as writer:
-        with pytest.raises(UsageError, match="an unfinished conversion"), Writer(tmp_path / "shards"):
+        with (
+            pytest.raises(UsageError, match="another Writer, which still runs"),
+            Writer(tmp_path / "shards"),
+        ):
             pass
         writer.write({"n": 1})
     with pytest.raises(UsageError, match="holds a data set"), early:
@@ -217,3 +220,14 @@ def test_the_reason_why_json_cannot_store_a_value_is_true(tmp_path, value, said)
 def test_names_of_classes_are_utf8(tmp_path):
     with pytest.raises(UsageError, match="class .*udcff is not UTF-8"):
         Writer(tmp_path / "shards", classes=["cat", "\udcff"])
+
+
+def test_samples_outside_of_the_block_are_refused(tmp_path):
+    writer = Writer(tmp_path / "shards")
+    with pytest.raises(UsageError, match="inside of its with block only"):
+        writer.write({"x": 1})
+    with writer:
+        writer.write({"x": 1})
+    with pytest.raises(UsageError, match="inside of its with block only"):
+        writer.write({"x": 2})
+    assert len(ShardedDataset(tmp_path / "shards")) == 1

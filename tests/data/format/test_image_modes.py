@@ -106,10 +106,11 @@ def test_a_column_gets_the_mode_that_holds_all_of_its_images(tmp_path):
 @pytest.mark.parametrize(
     ("modes", "one"),
     [
-        (["L", "RGB", "CMYK"], "RGB"),
+        (["L", "RGB"], "RGB"),
+        (["RGB", "CMYK"], "each"),
         (["P"], "P"),
         (["1", "L"], "L"),
-        (["CMYK"], "RGB"),
+        (["CMYK"], "CMYK"),
         (["RGB", "LA"], "RGBA"),
         (["I;16", "RGB"], "each"),
         (["F", "L"], "each"),
@@ -265,6 +266,74 @@ def test_an_image_that_was_cut_off_is_a_damaged_sample(tmp_path, written, keep):
 def test_an_image_of_which_a_part_is_lost_is_a_damaged_sample(tmp_path, suffix, harm, how):
     data = image_file("JPEG", **how) if suffix == "jpg" else image_file("PNG")
     check_damaged(tmp_path, suffix, data, harm(data))
+
+
+def with_a_bad_table(data: bytes) -> bytes:
+    """A JPEG whose first Huffman table says 200 codes of one bit."""
+    place = data.index(b"\xff\xc4") + 5
+    return data[:place] + b"\xc8" + data[place + 1 :]
+
+
+def without_codes(data: bytes) -> bytes:
+    """A progressive JPEG with one code of its second Huffman table changed: decoders warn, and return other pixels."""
+    place = data.index(b"\xff\xc4", data.index(b"\xff\xc4") + 2) + 5
+    counts = bytearray(data[place : place + 16])
+    counts[next(at for at in range(15) if counts[at])] -= 1
+    counts[15] += 1
+    return data[:place] + bytes(counts) + data[place + 16 :]
+
+
+@pytest.mark.parametrize("how", [{}, {"progressive": True}, {"mode": "CMYK"}, {"mode": "L"}])
+def test_a_jpeg_with_a_damaged_huffman_table_is_a_damaged_sample(tmp_path, how):
+    data = image_file("JPEG", **how)
+    check_damaged(tmp_path, "jpg", data, with_a_bad_table(data))
+
+
+def test_a_jpeg_with_codes_that_do_not_exist_is_a_damaged_sample(tmp_path):
+    data = image_file("JPEG", progressive=True)
+    assert Image.open(io.BytesIO(without_codes(data))).convert("RGB").size == (64, 64)  # Pillow says nothing
+    check_damaged(tmp_path, "jpg", data, without_codes(data))
+
+
+@pytest.mark.parametrize("more", [b"\0\0\0", b"\0" * 100])
+def test_bytes_left_over_before_the_end_marker_are_no_damage(tmp_path, more):
+    data = image_file("JPEG")
+    (found,) = images_in(tmp_path, {"0.jpg": data[:-2] + more + data[-2:]}, exact=True)
+    assert np.array_equal(found, np.asarray(Image.open(io.BytesIO(data))))
+
+
+def of_four_inks() -> Image.Image:
+    return Image.frombytes("CMYK", (12, 10), np.random.default_rng(0).integers(0, 256, 480, np.uint8).tobytes())
+
+
+def test_cmyk_keeps_its_values_if_the_file_has_them(tmp_path):
+    (found,) = images_in(tmp_path, {"0.tiff": png(of_four_inks(), "TIFF")})
+    assert np.array_equal(found, np.asarray(of_four_inks()))
+    loader = Loader(tmp_path / "shards", 1, image_mode="RGB", transform=dict, collate_fn=list, threads=0)
+    assert np.array_equal(next(iter(loader))[0]["image"], np.asarray(of_four_inks().convert("RGB")))
+
+
+def test_cmyk_beside_rgb_keeps_its_values(tmp_path):
+    inks, photo = images_in(tmp_path, {"0.tiff": png(of_four_inks(), "TIFF"), "1.png": png(Image.new("RGB", (12, 10)))})
+    assert np.array_equal(inks, np.asarray(of_four_inks())) and photo.shape == (10, 12, 3)
+
+
+def test_cmyk_with_16_bits_is_refused_as_pillow_reads_8():
+    pixel = bytes(range(8))
+    tags = [(256, 1), (257, 1), (258, 16), (259, 1), (262, 5), (273, 200), (277, 4), (278, 1), (279, len(pixel))]
+    entries = b"".join(struct.pack("<HHII", tag, 3, 1, value) for tag, value in tags if tag != 258)
+    depths = struct.pack("<HHII", 258, 3, 4, 208)
+    head = b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries[:24] + depths + entries[24:] + bytes(4)
+    data = head.ljust(200, b"\0") + pixel + struct.pack("<4H", 16, 16, 16, 16)
+    assert Image.open(io.BytesIO(data)).mode == "CMYK"
+    with pytest.raises(NotAnImage, match="CMYK with 16 bits"):
+        image_header(data)
+
+
+def test_a_jpeg_of_cmyk_is_decoded_to_rgb(tmp_path):
+    inks, photo = images_in(tmp_path, {"0.jpg": png(of_four_inks(), "JPEG"), "1.jpg": image_file("JPEG")})
+    assert inks.shape == (10, 12, 3) and photo.shape == (64, 64, 3)
+    assert ShardedDataset(tmp_path / "shards").contents.columns[0].mode == "RGB"
 
 
 def check_damaged(folder, suffix: str, sound: bytes, harmed: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 import subprocess
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from tests.data.making import jpeg, pixels
 
 from paceline.data.convert.convert import Options, convert
 from paceline.data.convert.lossless import in_intervals, jpegtran
-from paceline.data.format.jpeg import JpegFrame, NotAJpeg, best_interval, header_of, intervals_of
+from paceline.data.format.jpeg import JpegFrame, NotAJpeg, best_interval, has_all_bits, header_of, intervals_of
 from paceline.data.loader.loader import Loader
 from paceline.data.reading.crops import Boxes, CenterCrop
 from paceline.data.reading.jpeg_parts import Parts, parts_of
@@ -104,7 +105,7 @@ def test_what_is_no_jpeg(data):
 def test_damage_is_told_or_harmless(seed, wounds):
     """Whatever bytes are changed or cut off: an answer, or NotAJpeg."""
     chance = np.random.default_rng(seed)
-    data = bytearray(jpeg(40, 40, restart_marker_rows=1))
+    data = bytearray(jpeg(40, 40, restart_marker_rows=1, progressive=seed % 2 == 1))
     for _ in range(wounds):
         data[int(chance.integers(0, min(len(data), 700)))] = int(chance.integers(0, 256))
     data = bytes(data[: int(chance.integers(2, len(data) + 1))])
@@ -114,6 +115,8 @@ def test_damage_is_told_or_harmless(seed, wounds):
         return
     offsets = intervals_of(data, header)
     assert offsets is None or (np.diff(offsets) > 0).all()
+    with suppress(NotAJpeg):
+        has_all_bits(data)
 
 
 @pytest.mark.skipif(jpegtran() is None, reason="jpegtran (libjpeg-turbo-progs) is not installed")
@@ -129,6 +132,24 @@ def test_jpegtran_changes_no_pixel(how, sampling):
     assert intervals_of(made, header) is not None
     assert np.array_equal(whole_by_pil(made), whole_by_pil(data))
     assert in_intervals(made) is made  # it is done
+
+
+def without_scans(data: bytes, count: int) -> bytes:
+    """A progressive JPEG without its last scans, and without the tables of the first of these."""
+    places = [at for at in range(len(data) - 1) if data[at : at + 2] == b"\xff\xda"]
+    table = data.rfind(b"\xff\xc4", places[-count - 1], places[-count])
+    return data[: table if table > 0 else places[-count]] + b"\xff\xd9"
+
+
+@pytest.mark.skipif(jpegtran() is None, reason="jpegtran (libjpeg-turbo-progs) is not installed")
+@pytest.mark.parametrize("colours, scans", [(1, 6), (3, 10)])
+def test_a_progressive_jpeg_without_its_last_scans_keeps_its_pixels(colours, scans):
+    data = jpeg(75, 90, colours=colours, progressive=True)
+    assert data.count(b"\xff\xda") == scans
+    for count in range(1, scans - 1):
+        part = without_scans(data, count)
+        assert np.array_equal(whole_by_pil(in_intervals(part)), whole_by_pil(part))
+    assert not header_of(in_intervals(data)).progressive
 
 
 @pytest.mark.parametrize("width, units", [(384, 3), (256, 4), (352, 2), (368, 1), (400, 5), (16, 1)])

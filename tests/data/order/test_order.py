@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.data.order.counter_rng import key_of, numbers, permutation
+from paceline.data.order.counter_rng import key_of, keys_of, numbers, permutation, permutations
 from paceline.data.order.order import EpochOrder, Shuffle, shuffle_of
 from paceline.data.order.slices import Slice, after, planned, positions, steps_left
 
@@ -95,6 +95,23 @@ def test_the_order_of_today_is_that_of_tomorrow():
 @given(st.integers(0, 2**64 - 1), st.integers(0, 50))
 def test_a_permutation_has_every_number_once(key, count):
     assert sorted(permutation(key, count).tolist()) == list(range(count))
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 2**64 - 1), st.integers(0, 2**40))
+def test_permutations_of_many_keys_are_those_of_each(counts, key, first):
+    keys = keys_of((key, 1), np.arange(first, first + len(counts)))
+    assert keys.tolist() == [key_of(key, 1, first + one) for one in range(len(counts))]
+    begins = np.cumsum([0, *counts]).tolist()
+    each = [begin + permutation(int(own), count) for own, count, begin in zip(keys, counts, begins)]
+    assert permutations(keys, np.array(counts, np.int64)).tolist() == [one for own in each for one in own.tolist()]
+
+
+@pytest.mark.parametrize("blocks, window", [([1] * 5000, 32), ([400] * 20, 32), ([1, 2000, 3], 1), ([7], 8)])
+def test_windows_that_are_mixed_together_are_mixed_as_each_alone(monkeypatch, blocks, window):
+    together = every(order_of(blocks, shuffle_of(3, window)))
+    monkeypatch.setattr("paceline.data.order.order._PART_SAMPLES", 1)
+    assert every(order_of(blocks, shuffle_of(3, window))) == together
 
 
 # -- ranks, and going on ---------------------------------------------------------------------------------

@@ -126,3 +126,16 @@ def test_a_crop_says_which_image_is_missing(tmp_path, on_error):
             list(loader)
     else:
         assert [len(images) for images, _ in loader] == [4, 4] and "missing" in loader.report().bad[0].why
+
+
+def test_an_index_without_one_of_its_arrays_is_damaged(tmp_path):
+    """Such as after a flipped bit in the directory of the archive."""
+    with Writer(tmp_path / "out") as writer:
+        for number in range(4):
+            writer.write({"i": number, "t": f"text {number}"})
+    (path,) = (tmp_path / "out").glob("*.npz")
+    with np.load(path) as archive:
+        kept = {key: archive[key] for key in archive.files if key != "i.value"}
+    np.savez(path, **kept)
+    with pytest.raises(DamagedData):
+        ShardedDataset(tmp_path / "out")[0]

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.data.making import converted, jpeg
@@ -24,6 +25,7 @@ from paceline.data.format import tfrecord
 from paceline.data.loader.loader import Loader
 from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.sources import BadSample
+from paceline.data.sources import tfrecord as sources_of_records
 from paceline.data.sources.found import source_of
 
 PICTURES = [jpeg(24 + 8 * number, 32, number) for number in range(6)]
@@ -208,7 +210,8 @@ def test_a_packed_tar_that_is_cut_off_is_refused(tmp_path):
 
 
 def test_a_data_set_of_hugging_face_on_a_disk(tmp_path):
-    datasets = pytest.importorskip("datasets")
+    import datasets
+
     features = datasets.Features({"label": datasets.ClassLabel(names=["cat", "dog"]), "text": datasets.Value("string")})
     made = datasets.Dataset.from_dict({"label": [1, 0, 1], "text": ["ä", "", "c"]}, features=features)
     made.shuffle(seed=0).save_to_disk(tmp_path / "one")
@@ -218,6 +221,19 @@ def test_a_data_set_of_hugging_face_on_a_disk(tmp_path):
     assert (sorted(rows), list(source.classes), source.notes) == ([(0, ""), (1, "c"), (1, "ä")], ["cat", "dog"], [])
     with pytest.raises(UsageError, match="name one of .*train"):
         source_of(tmp_path / "many", None)
+
+
+@pytest.mark.parametrize("how", [{"threads": 0}, {"threads": 2}, {"processes": 1}])
+def test_a_loader_reads_a_data_set_of_hugging_face_as_its_own_loader_does(how):
+    import datasets
+
+    values = {"x": np.random.default_rng(0).random((50, 3)), "label": range(50), "text": [f"ä{n}" for n in range(50)]}
+    made = datasets.Dataset.from_dict(values).with_format("torch")
+    pairs = zip(Loader(made, 8, **how), torch.utils.data.DataLoader(made, 8), strict=True)
+    for ours, theirs in pairs:
+        assert ours.keys() == theirs.keys() and ours["text"] == theirs["text"]
+        assert all(torch.equal(ours[name], theirs[name]) for name in ("x", "label"))
+        assert (ours["x"].dtype, ours["label"].dtype) == (theirs["x"].dtype, theirs["label"].dtype)
 
 
 def test_splits_of_hugging_face_are_named(tmp_path):
@@ -323,7 +339,8 @@ VALUES = st.one_of(
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)  # on a busy machine
 @given(st.dictionaries(st.text(max_size=8), VALUES, max_size=4))
 def test_examples_come_back(features):
-    assert tfrecord.decoded(tfrecord.encoded(features)) == features
+    back = tfrecord.decoded(tfrecord.encoded(features))
+    assert {name: list(values) for name, values in back.items()} == features
 
 
 def test_an_example_as_tensorflow_writes_it():
@@ -331,7 +348,8 @@ def test_an_example_as_tensorflow_writes_it():
     integers = b"\x0a\x11\x0a\x01a\x12\x0c\x1a\x0a\x0a\x08" + b"\x01" + b"\xff\xff\xff\xff\xff\xff\xff"
     floats = b"\x0a\x0d\x0a\x01f\x12\x08\x12\x06\x0a\x04\x00\x00\x00\x3f"
     strings = b"\x0a\x0b\x0a\x01b\x12\x06\x0a\x04\x0a\x02xy"
-    assert tfrecord.decoded(b"\x0a" + bytes([len(floats + strings)]) + floats + strings) == {"f": [0.5], "b": [b"xy"]}
+    back = tfrecord.decoded(b"\x0a" + bytes([len(floats + strings)]) + floats + strings)
+    assert {name: list(values) for name, values in back.items()} == {"f": [0.5], "b": [b"xy"]}
     with pytest.raises(tfrecord.NotATFRecord):
         tfrecord.decoded(b"\x0a" + bytes([len(integers)]) + integers)
 
@@ -344,6 +362,26 @@ def test_checksums_are_those_of_the_format():
         tfrecord.masked_crc32c(data)
         == ((tfrecord.crc32c(data) >> 15 | tfrecord.crc32c(data) << 17) + 0xA282EAD8) & 0xFFFFFFFF
     )
+
+
+@pytest.mark.parametrize("size", [1, 4000])
+@pytest.mark.parametrize("fast", [True, False])
+def test_records_are_compared_with_their_checksums_if_that_is_fast(tmp_path, monkeypatch, size, fast):
+    records = [tfrecord.framed(tfrecord.encoded({"a": [bytes([65 + number]) * size]})) for number in range(2)]
+    place = len(records[0]) + len(records[1]) - 5
+    data = b"".join(records)
+    (tmp_path / "x.tfrecord").write_bytes(data[:place] + b"Z" + data[place + 1 :])
+    if fast:
+        pytest.importorskip("google_crc32c")
+    else:
+        monkeypatch.setattr(tfrecord, "fast_crc32c", lambda: None)
+        monkeypatch.setattr(sources_of_records, "fast_crc32c", lambda: None)
+    source = source_of(tmp_path / "x.tfrecord", None)
+    assert source.sample(0)["a"].data == b"A" * size
+    if fast or size == 1:
+        with pytest.raises(BadSample, match="byte .*: it is damaged: its checksum does not match"):
+            source.sample(1)
+    assert any("checksums" in note for note in source.notes) == (not fast)
 
 
 @given(st.binary(max_size=60))
@@ -415,7 +453,7 @@ def test_what_an_export_does_not_keep_is_told(tmp_path):
     dataset = written(tmp_path / "in", {"x": 0.1, "label": 0}, {"label": 1}, classes=["cat", "dog"])
     assert any("column x are rounded" in text for text in export_notes(dataset, "tfrecord"))
     assert any("column x become NaN" in text for text in export_notes(dataset, "hdf5"))
-    assert export_notes(dataset, "webdataset") == []
+    assert export_notes(dataset, "webdataset") == ["the names of samples are not exported, such as 'sample 0'"]
     export(dataset, tmp_path / "out", "webdataset", quiet)
     assert (tmp_path / "out" / "classes.txt").read_text() == "cat\ndog\n"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 
 import pytest
@@ -10,9 +11,12 @@ from tests.data.making import folder_of_pictures
 
 from paceline.cli.data.convert import command
 from paceline.core.errors import UsageError
+from paceline.data import FileDataset
 from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.sources import BadSample
 from paceline.data.sources.found import kind_at, source_of
+from paceline.data.sources.json_lines import json_lines
+from paceline.data.sources.text import TextOptions, documents
 
 LINES = [
     {"id": 2**53 + 1, "text": "ü\0\n", "score": 1, "tags": ["a", 1], "flag": True, "mixed": 1},
@@ -82,3 +86,33 @@ def test_a_file_that_shrinks_gives_damaged_samples(tmp_path):
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(BadSample, match="line 5"):
         source.sample(2)
+
+
+def test_half_of_a_surrogate_pair_is_named(tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"text": "a"}\n{"text": "b\\ud800"}\n{"text": "\\ud83d\\ude00"}\n{"text": ')
+    found = FileDataset(path)
+    assert [found[number]["text"] for number in (0, 2)] == ["a", "\U0001f600"]
+    with pytest.raises(BadSample, match=r"line 2: it has '\\ud800', half of a surrogate pair"):
+        found[1]
+    with pytest.raises(BadSample, match="line 4: .*truncated"):
+        found[3]
+    reasons: list[str] = []
+    texts = [one.text for some in documents(path, options=TextOptions(bad=reasons.append)) for one in some]
+    assert texts == ["a", "\U0001f600"]
+    assert "line 2: it is not JSON: it has '\\ud800', half" in reasons[0] and "line 4: it is not JSON" in reasons[1]
+
+
+@pytest.mark.parametrize(
+    "data, said",
+    [
+        (gzip.compress(b'{"a": 1}\n'), "is compressed with gzip"),
+        (b'{"a": NaN}\n{"a": 1, "b": NaN}\n', "NaN or Infinity, which JSON does not have"),
+        (b"[1]\n", "first line is no JSON object"),
+        (b"\n", "each line must be a JSON object with fields"),
+    ],
+)
+def test_the_reason_why_there_are_no_objects_is_true(tmp_path, data, said):
+    (tmp_path / "a.jsonl").write_bytes(data)
+    with pytest.raises(UsageError, match=said):
+        json_lines([tmp_path / "a.jsonl"])

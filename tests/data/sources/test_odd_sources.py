@@ -51,6 +51,7 @@ def table(folder, labels) -> object:
 @pytest.mark.parametrize(
     "labels, kept, kind, classes",
     [
+        (["01", "1", "1"], [0, 1, 1], "int", ["01", "1"]),
         (["-1", "2"], [-1, 2], "int", []),
         (["1.5", "-2e1"], [1.5, -20.0], "float", []),
         (["b", "1"], [1, 0], "int", ["1", "b"]),
@@ -65,6 +66,7 @@ def test_labels_of_a_table_are_what_they_say(tmp_path, labels, kept, kind, class
 @pytest.mark.parametrize(
     "text, said",
     [
+        (b"path,label\n0.jpg,a\n1.jpg,a \n", "'a' and 'a ' differ only in spaces"),
         (b"path,label\n0.jpg,1\n1.jpg\n", "line 3"),
         (b"path,label\n0.jpg,caf\xe9\n", "is not UTF-8 text"),
     ],
@@ -139,6 +141,20 @@ def own_source(monkeypatch, samples, columns=()) -> DatasetSource:
     return DatasetSource(f"{__name__}:own", columns, images="png")
 
 
+@pytest.mark.parametrize("first", [{"x": 1}, (1, "a"), 1])
+def test_none_is_no_sample(tmp_path, monkeypatch, first):
+    source = own_source(monkeypatch, Own([first, None]))
+    with pytest.raises(BadSample, match=r":own\[1\] is None"):
+        made_of(source, tmp_path / "out")
+    assert len(made_of(source, tmp_path / "out", on_error="skip")) == 1
+
+
+def test_images_that_no_file_can_hold_are_given_as_arrays(monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "own", Own([Image.new("F", (4, 4))]), raising=False)
+    with pytest.raises(UsageError, match="mode F, which neither PNG nor JPEG can hold; return their pixels as arrays"):
+        _ = DatasetSource(f"{__name__}:own").columns
+
+
 def test_two_pictures_of_a_sample_are_two_columns(tmp_path, monkeypatch):
     picture, mask = Image.new("RGB", (8, 8), (9, 8, 7)), Image.new("L", (8, 8), 200)
     found = made_of(own_source(monkeypatch, Own([(picture, mask)])), tmp_path / "out")
@@ -204,6 +220,7 @@ def test_names_that_would_clash_are_told():
     from paceline.data.format.column_kinds import column_names
 
     assert column_names(["y", "target"], lambda name: "label") == {"y": "y", "target": "target"}
+    assert column_names(["", "x"]) == {"": "unnamed", "x": "x"}  # as of the index that pandas writes to a CSV file
     with pytest.raises(UsageError, match=r"'x/y' and 'x_y' would both become the column x_y"):
         column_names(["x/y", "x_y"])
 
@@ -426,7 +443,7 @@ def test_lists_and_structs_of_parquet_keep_their_types(tmp_path):
         ([[b"a\0", b"b"]], "bytes inside a list"),
         ([{"x": float("nan")}], "NaN or an infinity, which JSON cannot store"),
         ([{"bytes": b"x", "path": "a", "rights": "mine"}], "bytes inside a list or a struct"),
-        ([[1, None]], "Python objects"),
+        ([[1, None]], "a missing value"),
     ],
 )
 def test_values_of_parquet_that_would_change_are_refused(tmp_path, column, said):
@@ -458,7 +475,7 @@ def test_files_of_a_folder_that_are_not_converted_are_told(tmp_path):
 
 
 def test_text_in_linked_folders_is_read_and_other_files_are_told(tmp_path):
-    from paceline.data.sources.text import left_out, text_files
+    from paceline.data.sources.text import notes, text_files
 
     for name in ("in", "elsewhere"):
         (tmp_path / name).mkdir()
@@ -466,7 +483,7 @@ def test_text_in_linked_folders_is_read_and_other_files_are_told(tmp_path):
     (tmp_path / "in" / "b.html").write_text("more")
     (tmp_path / "in" / "link").symlink_to(tmp_path / "elsewhere")
     assert [path.read_text() for path in text_files(tmp_path / "in")] == ["in", "elsewhere"]
-    assert left_out(tmp_path / "in") == [f"1 files of {tmp_path / 'in'} are not converted: 1 .html"]
+    assert notes(tmp_path / "in") == [f"1 files of {tmp_path / 'in'} are not converted: 1 .html"]
 
 
 def test_a_link_to_a_folder_above_is_refused(tmp_path):
@@ -498,6 +515,30 @@ def test_members_of_tars_are_kept_told_or_refused(tmp_path):
     assert "2 files" in source.notes[0] and "KEY.SUFFIX" in source.notes[0]
     with pytest.raises(UsageError, match="is a link to 0.txt, without its own bytes"):
         source_of(tar_of(tmp_path / "b.tar", ("0.txt", b"a"), ("1.txt", None)), None)
+
+
+def test_a_member_with_a_reserved_name_keeps_its_value(tmp_path):
+    source = source_of(tar_of(tmp_path / "a.tar", ("x.__key__", b"1"), ("x.txt", b"hello")), None)
+    assert made_of(source, tmp_path / "out")[0] == {"key": b"1", "txt": "hello"}
+
+
+def test_columns_of_two_types_in_two_files_are_named(tmp_path):
+    import pyarrow
+
+    folder = parquet_folder(tmp_path / "in", {"a": ["x"]}, {"a": [b"\xff"]})
+    with pytest.raises(BadSample, match="a: it is text, and bytes in other files"):
+        made_of(source_of(folder, None), tmp_path / "out")
+    decimals = pyarrow.array([None], pyarrow.decimal128(5, 2))
+    folder = parquet_folder(tmp_path / "more", {"a": [1]}, {"a": decimals})
+    with pytest.raises(BadSample, match="a: it is a whole number in a column of text, dates or decimal numbers"):
+        made_of(source_of(folder, None), tmp_path / "out")
+
+
+def test_hidden_images_beside_folders_of_classes_are_told(tmp_path):
+    for name in ("c/1.png", ".2.png", "3.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / name)
+    assert "2 files" in "".join(source_of(tmp_path, None).notes)
 
 
 def test_hdf5_behind_links_is_read(tmp_path):
@@ -615,3 +656,21 @@ def test_parts_that_a_virtual_data_set_of_hdf5_lacks_are_named(tmp_path, lost):
             len(source_of(tmp_path / "all.h5", None))
     else:
         assert [row["x"] for row in rows_of(source_of(tmp_path / "all.h5", None), tmp_path / "out")] == [0, 1, 5, 6]
+
+
+def test_an_index_that_pandas_stores_as_a_range_is_told(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"id": [1, 2, 3], "text": ["a", "b", "c"]})
+    frame.set_index("id").to_parquet(tmp_path / "a.parquet")
+    frame.to_parquet(tmp_path / "b.parquet")
+    assert source_of(tmp_path / "a.parquet", None).notes == [
+        "the index id of pandas is not converted; use df.reset_index() to keep it"
+    ]
+    assert source_of(tmp_path / "b.parquet", None).notes == []
+
+
+def test_a_data_set_that_is_converted_already_is_no_source(tmp_path):
+    with Writer(tmp_path / "shards") as writer:
+        writer.write({"x": 1})
+    with pytest.raises(UsageError, match="is a data set of paceline data convert already; .* use ShardedDataset"):
+        source_of(tmp_path / "shards", None)

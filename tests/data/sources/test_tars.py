@@ -41,7 +41,7 @@ def written(folder, data: bytes, packed: bool):
 
 ARRAY = io.BytesIO()
 np.save(ARRAY, np.arange(3))
-GOOD = {"float": b" -inf\n", "txt": b"", "json": b"{}", "npy": ARRAY.getvalue()}
+GOOD = {"cls": b"7", "float": b" -inf\n", "txt": b"", "json": b"{}", "npy": ARRAY.getvalue()}
 PACKED = pytest.mark.parametrize("packed", [False, True])
 BLOCK = tarfile.BLOCKSIZE
 
@@ -87,6 +87,18 @@ def test_a_tar_that_is_damaged_or_cut_off_is_refused(tmp_path, packed, harm):
         source_of(written(tmp_path, harm(tar("0.txt", "1.txt", "2.txt")), packed), None)
 
 
+@pytest.mark.parametrize(
+    "kind, advice", [(tarfile.GNUTYPE_SPARSE, "without tar --sparse"), (tarfile.SYMTYPE, "--deref")]
+)
+def test_files_without_all_bytes_of_their_own_are_refused(tmp_path, kind, advice):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        head = tarfile.TarInfo("0.txt")
+        head.type = kind
+        archive.addfile(head)
+    with pytest.raises(UsageError, match=advice):
+        source_of(tmp_path / "a.tar", None)
+
+
 @PACKED
 def test_a_tar_without_an_end_is_told(tmp_path, packed):
     source = source_of(written(tmp_path, tar("0.txt", "1.txt")[: 2 * BLOCK], packed), None)
@@ -100,7 +112,10 @@ def test_a_tar_without_an_end_is_told(tmp_path, packed):
         ("0.float", b"1e400", "would become inf"),
         ("0.float", b"1e-400", "would become 0.0"),
         ("0.float", b"9007199254740993", "would become 9007199254740992.0"),
-        ("0.float", b"none", "not a number"),
+        ("0.float", b"none", "no decimal number"),
+        ("0.cls", b"0.5", "no whole number; files of decimal numbers are NAME.float"),
+        ("0.cls", b"1_0", "would become 10"),
+        ("0.cls", "1\u0660".encode(), "would become 10"),  # Python reads digits of other scripts
         ("0.txt", b"caf\xe9", "txt is not UTF-8 text"),
         ("0.json", b"\xff", "json is not UTF-8 text"),
         ("0.npy", b"no array", "npy is not an array of NumPy"),

@@ -58,7 +58,7 @@ def test_every_text_of_records_comes_over(tmp_path, name, packed, mark):
     [
         ("a.json", json.dumps({"rows": RECORDS}, indent=1), "neither JSON lines nor one array of objects"),
         ("a.json", '[{"body": "a"}', "neither JSON lines nor one array of objects"),
-        ("a.json", '{"words": "a"}\n', 'line 1: not JSON with a field "body"'),
+        ("a.json", '{"words": "a"}\n', 'line 1: it is not an object with a field "body"'),
         ("a.json", '[{"body": "a"}, {"body": 2}]', r'\[1\]: the field "body" is int'),
         ("a.csv", "text,id\na,1\n", "has no column body; name one of text, id with --text-field"),
         ("a.csv", "body,body\na,b\n", "two columns called body"),

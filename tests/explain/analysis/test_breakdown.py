@@ -106,9 +106,12 @@ def test_samples_count_with_a_loader_too(tmp_path):
     assert found["data_wait"] == 5
 
 
-def test_a_handful_of_samples_decides_nothing(tmp_path):
+def test_a_handful_of_samples_counts_beside_the_default(tmp_path):
+    """Seven samples, and a default that weighs as much as two: a batch from a loader needs no input made before."""
     found = seconds(rank_of(tmp_path, plain(20, gap=4), summary={"samples": samples("gap", input=7, unknown=90)}))
-    assert found["other"] == 4
+    assert found["other"] == pytest.approx(4 * 2 / 9)
+    none = seconds(rank_of(tmp_path / "none", plain(20, gap=4), summary={"samples": samples("gap", unknown=90)}))
+    assert none["other"] == 4
     decided = samples("gap", input=8, unknown=90)
     assert seconds(rank_of(tmp_path / "more", plain(20, gap=4), summary={"samples": decided}))["data_wait"] == 4
 
@@ -174,6 +177,7 @@ def measured(exposed_ms, count=10):
     [
         (1, measured(4), 4),
         (1, measured(1), 1),  # it slept for the rest
+        (3, measured(1), 3),  # DDP times one pass, and the step has three
         (1, measured(0, count=0), 4),  # too few steps to be timed
         (0, measured(4), 0),  # no gradients were reduced
     ],

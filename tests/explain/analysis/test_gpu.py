@@ -1,4 +1,4 @@
-"""What is made of a GPU's readings. All of them are written by hand: no GPU has been seen."""
+"""What is made of a GPU's readings. All of them are written by hand."""
 
 from __future__ import annotations
 

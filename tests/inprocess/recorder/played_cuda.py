@@ -1,7 +1,7 @@
 """A torch.cuda that is played, for whole watched programs: events pass at once and carry a clock moved on by hand.
 
 Like a real driver it refuses what a forked child does with the objects of its parent: each use and each release there
-writes a line to stderr. No GPU has been seen.
+writes a line to stderr.
 """
 
 from __future__ import annotations

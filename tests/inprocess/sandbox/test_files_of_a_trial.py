@@ -123,6 +123,7 @@ os.chdir("../..")
 with tarfile.open("a.tar", "w") as tar:
     tar.add("moved")
 shutil.copytree("moved", "copied")
+shutil.copytree("moved", "copied with links", symlinks=True)
 shutil.copy2("log", "copied/log")
 shutil.move("copied", "run1/in")
 print(sorted(os.listdir("run1/in")), sorted(e.path for e in os.scandir("run1")), sorted(os.listdir(b".")))

@@ -45,7 +45,7 @@ class Corpus:
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--lines", type=int, default=900_000)
+    parser.add_argument("--lines", type=int, default=2_000_000)
     parser.add_argument("--steps", type=int, default=100)
     args = parser.parse_args()
     torch.manual_seed(0)

@@ -7,7 +7,7 @@ from torch import nn
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int, default=1024)
-parser.add_argument("--steps", type=int, default=110)
+parser.add_argument("--steps", type=int, default=240)
 parser.add_argument("--detach", action="store_true")
 args = parser.parse_args()
 

@@ -21,7 +21,7 @@ class Archive:
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--batch", type=int, default=48)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--keep-last", action="store_true")
     args = parser.parse_args()
 

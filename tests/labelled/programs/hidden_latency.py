@@ -32,8 +32,8 @@ def main():
     torch.manual_seed(2)
 
     model = nn.Sequential(
-        nn.Conv2d(3, 40, 3, padding=1), nn.ReLU(), nn.Conv2d(40, 40, 3, padding=1), nn.ReLU(),
-        nn.Conv2d(40, 16, 3, padding=1), nn.Flatten(), nn.Linear(16 * 1024, 3),
+        nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(64, 16, 3, padding=1), nn.Flatten(), nn.Linear(16 * 1024, 3),
     )  # fmt: skip
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     loader = DataLoader(Patches(16 * args.steps, args.wait), batch_size=16, num_workers=args.workers)

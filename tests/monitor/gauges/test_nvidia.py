@@ -1,4 +1,4 @@
-"""All on a card written by hand (see written_nvml): no GPU has been seen."""
+"""All on a card written by hand (see written_nvml)."""
 
 from __future__ import annotations
 

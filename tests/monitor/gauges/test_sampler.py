@@ -16,7 +16,7 @@ from tests.monitor.gauges.written_nvml import GPU_LOST, NOT_SUPPORTED, WrittenNv
 from paceline.hardware.operating_system import LocalFiles
 from paceline.monitor.gauges.nvidia import GpuReader
 from paceline.monitor.gauges.nvml import NvmlFault
-from paceline.monitor.gauges.sampler import Sampler, interval_s
+from paceline.monitor.gauges.sampler import GaugeSampler, interval_s
 from paceline.record import layout
 
 SECOND = 1_000_000_000
@@ -58,7 +58,7 @@ def host(tmp_path):
 
 @pytest.fixture
 def sampler(tmp_path, clock, host):
-    return Sampler(tmp_path / "run", [1], files=host, clock=clock, open_gpus=no_gpus)
+    return GaugeSampler(tmp_path / "run", [1], files=host, clock=clock, open_gpus=no_gpus)
 
 
 def test_a_header_then_a_line_a_sample(tmp_path, sampler, clock):
@@ -80,7 +80,7 @@ def test_a_header_then_a_line_a_sample(tmp_path, sampler, clock):
 
 
 def test_every_none_has_its_reason_in_the_header(tmp_path):
-    sampler = Sampler(tmp_path, [os.getpid()])
+    sampler = GaugeSampler(tmp_path, [os.getpid()])
     sampler.sample_once()
     time.sleep(0.2)
     line = sampler.sample_once()
@@ -100,7 +100,7 @@ def test_a_sample_right_after_the_last_one_is_left_out(tmp_path, sampler, clock)
 
 def test_gpus_in_header_and_lines(tmp_path, clock, host):
     nvml = WrittenNvml([[{"nvmlDeviceGetNvLinkState": NOT_SUPPORTED}]])
-    sampler = Sampler(tmp_path / "run", [1], files=host, clock=clock, open_gpus=lambda: GpuReader(nvml))
+    sampler = GaugeSampler(tmp_path / "run", [1], files=host, clock=clock, open_gpus=lambda: GpuReader(nvml))
     sampler.sample_once()
     clock.seconds += 1
     line = sampler.sample_once()
@@ -113,7 +113,7 @@ def test_gpus_in_header_and_lines(tmp_path, clock, host):
 
 def test_what_breaks_later_is_written_down_once(tmp_path, clock, host):
     nvml = WrittenNvml([[{}], [{"nvmlDeviceGetPowerUsage": GPU_LOST}]])
-    sampler = Sampler(tmp_path / "run", [1], files=host, clock=clock, open_gpus=lambda: GpuReader(nvml))
+    sampler = GaugeSampler(tmp_path / "run", [1], files=host, clock=clock, open_gpus=lambda: GpuReader(nvml))
     for nvml.moment in (0, 0, 1, 1):
         sampler.sample_once()
         clock.seconds += 1
@@ -137,7 +137,7 @@ def test_files_that_vanish_do_no_harm(tmp_path, clock):
             return () if self.gone else super().names(folder)
 
     files = Vanishing()
-    sampler = Sampler(tmp_path, [os.getpid()], files=files, clock=clock, open_gpus=no_gpus)
+    sampler = GaugeSampler(tmp_path, [os.getpid()], files=files, clock=clock, open_gpus=no_gpus)
     sampler.sample_once()
     files.gone = True
     clock.seconds += 1
@@ -155,7 +155,7 @@ def test_a_file_of_nonsense_switches_off_and_does_not_raise(tmp_path, clock):
             return "cpu0 a b c\n" if self.mad and path == "/proc/stat" else super().read(path)
 
     files = Mad()
-    sampler = Sampler(tmp_path, [os.getpid()], files=files, clock=clock, open_gpus=no_gpus)
+    sampler = GaugeSampler(tmp_path, [os.getpid()], files=files, clock=clock, open_gpus=no_gpus)
     sampler.sample_once()
     files.mad = True
     clock.seconds += 1
@@ -183,7 +183,7 @@ def test_a_session_that_fails_to_begin_lets_the_file_go(tmp_path, sampler, host,
         def facts(self):
             mad()
 
-    first = Sampler(tmp_path / "run", [1], files=host, clock=clock, open_gpus=lambda: Mad(WrittenNvml([[{}]])))
+    first = GaugeSampler(tmp_path / "run", [1], files=host, clock=clock, open_gpus=lambda: Mad(WrittenNvml([[{}]])))
     first.sample_once()
     assert "SystemError" in first.problem
     sampler.sample_once()
@@ -192,7 +192,7 @@ def test_a_session_that_fails_to_begin_lets_the_file_go(tmp_path, sampler, host,
 
 @pytest.mark.parametrize("folder", ["/proc/1/gauges-of-a-run", "/sys/run"])
 def test_a_folder_that_cannot_be_written(folder, host, clock):
-    sampler = Sampler(Path(folder), [1], files=host, clock=clock, open_gpus=no_gpus)
+    sampler = GaugeSampler(Path(folder), [1], files=host, clock=clock, open_gpus=no_gpus)
     assert sampler.sample_once() is None
     assert sampler.problem.startswith(f"gauges are off: cannot write to {folder}")
 
@@ -206,7 +206,7 @@ def test_a_read_only_folder(tmp_path, sampler):
 
 def test_two_samplers_of_a_host_do_not_mix(tmp_path, sampler, clock, host):
     sampler.sample_once()
-    second = Sampler(tmp_path / "run", [1], files=host, clock=clock, open_gpus=no_gpus)
+    second = GaugeSampler(tmp_path / "run", [1], files=host, clock=clock, open_gpus=no_gpus)
     second.sample_once()
     assert second.in_use
     assert "another sampler writes this file" in second.problem
@@ -215,7 +215,7 @@ def test_two_samplers_of_a_host_do_not_mix(tmp_path, sampler, clock, host):
 def test_taking_over_begins_with_a_header(tmp_path, sampler, clock, host):
     sampler.start()
     sampler.stop()
-    second = Sampler(tmp_path / "run", [1], files=host, clock=clock, open_gpus=no_gpus)
+    second = GaugeSampler(tmp_path / "run", [1], files=host, clock=clock, open_gpus=no_gpus)
     second.sample_once()
     assert [each["kind"] for each in lines(tmp_path / "run")] == ["header", "header"]
 
@@ -225,7 +225,7 @@ def test_a_thread_beside_a_short_program(tmp_path):
         "import time\nend = time.process_time() + 0.6\nwhile time.process_time() < end: pass\nprint('x', flush=True)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", burn + "input()"], stdin=-1, stdout=-1, text=True)
-    sampler = Sampler(tmp_path, [child.pid])
+    sampler = GaugeSampler(tmp_path, [child.pid])
     sampler.start()
     child.stdout.readline()
     time.sleep(0.3)
@@ -241,7 +241,7 @@ def test_a_thread_beside_a_short_program(tmp_path):
 def test_work_until_the_very_end_is_ours(tmp_path):
     burn = "import time\nend = time.process_time() + 0.5\nwhile time.process_time() < end: pass\n"
     child = subprocess.Popen([sys.executable, "-c", "input()\n" + burn], stdin=subprocess.PIPE)
-    sampler = Sampler(tmp_path, [child.pid])
+    sampler = GaugeSampler(tmp_path, [child.pid])
     sampler.sample_once()
     child.communicate(b"\n")
     line = sampler.sample_once()
@@ -251,7 +251,7 @@ def test_work_until_the_very_end_is_ours(tmp_path):
 
 def test_a_rank_that_a_daemon_started_is_ours(tmp_path):
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1, start_new_session=True)
-    sampler = Sampler(tmp_path, [])
+    sampler = GaugeSampler(tmp_path, [])
     sampler.sample_once()
     (tmp_path / layout.RANKS_DIR / f"{platform.node()}-{child.pid}").mkdir(parents=True)
     time.sleep(0.1)
@@ -262,7 +262,7 @@ def test_a_rank_that_a_daemon_started_is_ours(tmp_path):
 
 def test_the_cost_of_a_sample_is_small(tmp_path):
     """Aim: 5 ms of CPU. A shared CI machine gets four times that."""
-    sampler = Sampler(tmp_path, [os.getpid()])
+    sampler = GaugeSampler(tmp_path, [os.getpid()])
     sampler.sample_once()
     costs = []
     for _ in range(15):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.plan.calibrate.test_operators import operator, tensor
+from tests.plan.models.test_operators import operator, tensor
 from tests.plan.profiles import (
     BESIDE,
     BYTES_PER_S,

@@ -2,65 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import threading
 
 import pytest
 import torch
-from tests.train.launching import on_ranks
-from torch import nn
+from tests.train.launching import on_ranks, results_of
+from tests.train.small_model import engine_of, linear_engine, step
 
 from paceline.core.errors import EnvironmentFault
-from paceline.train import Engine
 from paceline.train.checkpoints import folder as checkpoints
 
-MODEL = """
-import json, os, shutil, signal, sys, threading
-from pathlib import Path
+PROGRAM = """
+import sys, threading
 import torch
-from torch import nn
 from torch.distributed import checkpoint
+from tests.train.small_model import begin, engine_of, finish, step
 from paceline.core.errors import EnvironmentFault
-from paceline.train import Engine
 from paceline.train.checkpoints import folder as checkpoints
 
-INPUTS, TARGET = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.ones(8, 2)
-
-
-class Mlp(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc1, self.act, self.fc2 = nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)
-
-    def forward(self, x):
-        return x + self.fc2(self.act(self.fc1(x)))
-
-
-def engine_of(layout):
-    torch.manual_seed(5)
-    engine = Engine({"layout": layout, "memory": {"micro_batches": 2}})
-    made = nn.Sequential(Mlp(), Mlp(), nn.Linear(4, 2))
-    adam = lambda m: torch.optim.AdamW(m.parameters(), 0.1)
-    engine.setup(made, adam, loss=nn.functional.mse_loss)
-    return engine
-
-
-def step(engine, steps=1):
-    for _ in range(steps):
-        parts, part = engine.world.layout.samples, engine.world.sample_part
-        engine.train_batch(INPUTS.chunk(parts)[part], TARGET.chunk(parts)[part])
-        loss = engine.loss()
-        engine.step()
-    return loss
-
-
-torch.set_num_threads(1)
-"""
-PROGRAM = (
-    MODEL
-    + """
-OUT = Path(sys.argv[1])
-torch.distributed.init_process_group("gloo")
+OUT = begin()
 write, may_write = checkpoint.save, threading.Event()
 put_in_place = checkpoints.put_in_place
 
@@ -116,23 +76,14 @@ def fails():
 checkpoint.save = late
 found = {layout: goes_on(layout) for layout in ("dp=2", "shard=2", "tp=2", "pp=2")}
 found["fails"] = fails()
-if torch.distributed.get_rank() == 0:
-    OUT.write_text(json.dumps(found))
-torch.distributed.barrier()
-torch.distributed.destroy_process_group()
+finish(found)
 """
-)
 LAYOUTS = ["dp=2", "shard=2", "tp=2", "pp=2"]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("background")
-    program, result = folder / "program.py", folder / "result.json"
-    program.write_text(PROGRAM)
-    ran = on_ranks(2, program, result, timeout_s=150)
-    assert result.exists(), ran.stderr[-4000:]
-    return json.loads(result.read_text())
+    return results_of(PROGRAM, 2, tmp_path_factory.mktemp("background"))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -147,15 +98,6 @@ def test_all_ranks_learn_that_one_could_not_write(found):
     assert all("could not be written (OSError: no space left)" in said for said in found["fails"])
 
 
-def engine_after(steps):
-    engine = Engine()
-    engine.setup(nn.Linear(2, 1), lambda m: torch.optim.SGD(m.parameters(), 0.1), loss=nn.functional.mse_loss)
-    for _ in range(steps):
-        engine.train_batch(torch.ones(2, 2), torch.ones(2, 1))
-        engine.step()
-    return engine
-
-
 @pytest.mark.parametrize(
     "at_last",
     [
@@ -168,9 +110,9 @@ def engine_after(steps):
 )
 def test_an_error_comes_at_the_next_call(tmp_path, monkeypatch, capfd, at_last):
     folder = tmp_path / "last"
-    engine = engine_after(1)
+    engine = linear_engine(1)
     engine.save(folder)
-    engine = engine_after(2)
+    engine = linear_engine(2)
 
     def full(*_):
         raise OSError("no space left")
@@ -196,7 +138,7 @@ def test_a_save_waits_for_the_one_before(tmp_path, monkeypatch):
         put_in_place(*args)
 
     monkeypatch.setattr(checkpoints, "put_in_place", slow)
-    engine = engine_after(1)
+    engine = linear_engine(1)
     engine.save(tmp_path / "one", wait=False)
     assert begun.wait(30)
     assert not (tmp_path / "one").exists()
@@ -211,7 +153,7 @@ def test_the_thread_that_writes_leaves_the_gpu_alone(tmp_path, monkeypatch):
     """In a thread the current stream is that of GPU 0, and waiting for it begins a context there on every rank."""
     used = []
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: used.append(threading.current_thread().name))
-    engine = engine_after(1)
+    engine = linear_engine(1)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     engine.save(tmp_path / "last", wait=False)
     engine._background_saves._threads.shutdown()
@@ -221,11 +163,15 @@ def test_the_thread_that_writes_leaves_the_gpu_alone(tmp_path, monkeypatch):
     engine.load(tmp_path / "last")
 
 
-KILLED = (
-    MODEL
-    + """
-folder, layout, point, wait, rank = Path(sys.argv[1]), *sys.argv[2:]
-torch.distributed.init_process_group("gloo")
+KILLED = """
+import os, shutil, signal, sys
+from pathlib import Path
+import torch
+from torch.distributed import checkpoint
+from tests.train.small_model import begin, engine_of, step
+from paceline.train.checkpoints import folder as checkpoints
+
+folder, layout, point, wait, rank = begin(), *sys.argv[2:]
 engine = engine_of(layout)
 step(engine)
 engine.save(folder)
@@ -249,7 +195,6 @@ if str(torch.distributed.get_rank()) == rank:
 engine.save(folder, wait=wait == "wait")
 engine.close()
 """
-)
 POINTS = [("written", "0"), ("written", "1"), ("complete", "0"), ("between", "0"), ("removed", "0")]
 CASES = [(layout, *point, wait) for layout in ("shard=2",) for point in POINTS for wait in ("wait", "go on")]
 
@@ -269,9 +214,7 @@ def killed(tmp_path_factory):
 def test_a_run_that_is_killed_while_it_saves_keeps_a_checkpoint(killed, layout, point, rank, wait):
     number = CASES.index((layout, point, rank, wait))
     assert (killed / f"program.py.{number}.code").read_text() != "0"
-    namespace = {}
-    exec(MODEL, namespace)
-    engine = namespace["engine_of"]("dp=1")
+    engine = engine_of("dp=1")
     engine.load(killed / f"{point} {rank} {wait}")
     assert engine.steps == (2 if point in ("between", "removed") else 1)
-    assert namespace["step"](engine) > 0
+    assert step(engine) > 0

@@ -6,91 +6,94 @@ import json
 
 import pytest
 import torch
-from tests.train.launching import on_ranks
-from torch import nn
+from tests.train.launching import results_of
+from tests.train.small_model import linear_engine
 
 from paceline.core.errors import EnvironmentFault, UsageError
-from paceline.train import Engine
 from paceline.train.checkpoints import folder as checkpoints
 
 PROGRAM = """
-import json, sys
-from pathlib import Path
 import torch
-from torch import nn
+from tests.train.small_model import begin, engine_of, finish, small_model, step
+from torch.optim import lr_scheduler
+
 from paceline.train import Engine
 
-OUT = Path(sys.argv[1])
-INPUTS, TARGET = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)), torch.ones(8, 2)
+OUT = begin()
 
 
-class Mlp(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc1, self.act, self.fc2 = nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4)
-
-    def forward(self, x):
-        return x + self.fc2(self.act(self.fc1(x)))
-
-
-def net():
-    torch.manual_seed(5)
-    made = nn.Sequential(Mlp(), nn.LayerNorm(4), Mlp(), nn.Linear(4, 2))
-    made[1].register_buffer("scale", torch.tensor([1.0, 2.0]))
-    return made
-
-
-def engine_of(layout, freeze=()):
-    engine = Engine({"layout": layout, "memory": {"micro_batches": 2}})
-    made = net()
-    for number in freeze:
-        made[number].requires_grad_(False)
-    adam = lambda m: torch.optim.AdamW(m.parameters(), 0.1)
-    engine.setup(made, adam, loss=nn.functional.mse_loss)
-    return engine
-
-
-def step(engine, steps=1):
-    for _ in range(steps):
-        parts, part = engine.world.layout.samples, engine.world.sample_part
-        engine.train_batch(INPUTS.chunk(parts)[part], TARGET.chunk(parts)[part])
-        loss = engine.loss()
-        engine.step()
-    return loss
+def with_buffer(freeze=()):
+    model = small_model(freeze)
+    model[1].register_buffer("scale", torch.tensor([1.0, 2.0]))
+    return model
 
 
 def frozen(layout, before, after):
     'A run that goes on with other weights frozen.'
     folder = OUT.parent / f"{layout} {before} {after}"
-    engine = engine_of(layout, before)
+    engine = engine_of(layout, with_buffer(before))
     step(engine, 2)
     engine.save(folder)
-    again = engine_of(layout, after)
+    again = engine_of(layout, with_buffer(after))
     again.load(folder)
     return step(again, 2)
 
 
-torch.set_num_threads(1)
-torch.distributed.init_process_group("gloo")
-found = {"before": {name: value.tolist() for name, value in net().state_dict().items()}}
+def scheduled(layout, sizes=(8, 16)):
+    'A learning rate and a schedule for each layer; saved and loaded with the same layout.'
+    def make(model):
+        layers = [part for part in model.modules() if isinstance(part, torch.nn.Linear)]
+        rates = {size: rate for size, rate in zip(sizes, (1e-3, 3e-2))}
+        groups = [{"params": list(layer.parameters()), "lr": rates[layer.in_features]} for layer in layers]
+        return torch.optim.SGD(groups, 1e-2)
+
+    def schedule(made):
+        parts = [lr_scheduler.LambdaLR(made, lambda n: 0.9**n), lr_scheduler.ConstantLR(made)]
+        return lr_scheduler.SequentialLR(made, parts, [3])
+
+    def built():
+        torch.manual_seed(5)
+        engine = Engine({"layout": layout})
+        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+        _, optimizer = engine.setup(model, make, loss=torch.nn.functional.mse_loss, schedule=schedule)
+        return engine, optimizer
+
+    def stepped(engine, optimizer):
+        torch.manual_seed(6)
+        for _ in range(2):
+            engine.train_batch(torch.randn(8, 8), torch.randn(8, 4))
+            loss = engine.loss()
+            engine.step()
+        return [float(loss), *sorted(group["lr"] for group in optimizer.param_groups)]
+
+    first = built()
+    stepped(*first)
+    first[0].save(OUT.parent / f"{layout} scheduled")
+    again = built()
+    again[0].load(OUT.parent / f"{layout} scheduled")
+    every = [None] * torch.distributed.get_world_size()
+    torch.distributed.all_gather_object(every, [stepped(*first), stepped(*again)])
+    return every
+
+
+found = {"before": {name: value.tolist() for name, value in with_buffer().state_dict().items()}}
 for layout in ("dp=2", "shard=2", "tp=2", "pp=2"):
-    engine = engine_of(layout)
+    engine = engine_of(layout, with_buffer())
     for kind in ("safetensors", "pt"):
         engine.export(OUT.parent / f"{layout}.{kind}")
     step(engine)
     engine.save(OUT.parent / layout, extra={"epoch": 3, "best": torch.ones(2)})
     step(engine)
     engine.save(OUT.parent / layout, extra={"epoch": 4, "best": torch.ones(2)})
-    again = engine_of(layout)
+    again = engine_of(layout, with_buffer())
     extra = again.load(OUT.parent / layout)
     found[layout] = [extra["epoch"], extra["best"].tolist(), step(engine), step(again)]
+    if layout != "tp=2":  # its model has nothing to split
+        found[f"{layout} scheduled"] = scheduled(layout)
     found[f"{layout} frozen"] = [
         frozen(layout, before, after) for before, after in (((), ()), ((), (0,)), ((0,), (0,)), ((0,), ()))
     ]
-if torch.distributed.get_rank() == 0:
-    OUT.write_text(json.dumps(found))
-torch.distributed.barrier()
-torch.distributed.destroy_process_group()
+finish(found)
 """
 LAYOUTS = ["dp=2", "shard=2", "tp=2", "pp=2"]
 
@@ -98,10 +101,7 @@ LAYOUTS = ["dp=2", "shard=2", "tp=2", "pp=2"]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoints")
-    program, result = folder / "program.py", folder / "result.json"
-    program.write_text(PROGRAM)
-    ran = on_ranks(2, program, result, timeout_s=150)
-    assert result.exists(), ran.stderr[-4000:]
+    results_of(PROGRAM, 2, folder)
     return folder
 
 
@@ -115,6 +115,13 @@ def test_a_program_gets_back_what_it_added(found, layout):
     epoch, best, loss, again = found[layout]
     assert (epoch, best) == (4, [1.0, 1.0])
     assert loss == pytest.approx(again, rel=1e-6)
+
+
+@pytest.mark.parametrize("layout", ["dp=2", "shard=2", "pp=2"])
+def test_each_layer_keeps_its_learning_rate_and_schedule(found, layout):
+    """With pp each rank has the parameter groups of its own layers."""
+    for on, again in found[f"{layout} scheduled"]:
+        assert again == pytest.approx(on, rel=1e-6)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -132,11 +139,7 @@ def test_a_run_goes_on_with_other_weights_frozen(found, layout):
 
 
 def saved(folder, steps):
-    engine = Engine()
-    engine.setup(nn.Linear(2, 1), lambda m: torch.optim.SGD(m.parameters(), 0.1), loss=nn.functional.mse_loss)
-    for _ in range(steps):
-        engine.train_batch(torch.ones(2, 2), torch.ones(2, 1))
-        engine.step()
+    engine = linear_engine(steps)
     engine.save(folder)
     return engine
 
@@ -165,8 +168,7 @@ def test_a_run_that_is_killed_in_a_save_loses_nothing(tmp_path, monkeypatch, kil
     with pytest.raises(KeyboardInterrupt):
         saved(folder, 2)
     monkeypatch.undo()
-    engine = Engine()
-    engine.setup(nn.Linear(2, 1), lambda m: torch.optim.SGD(m.parameters(), 0.1))
+    engine = linear_engine()
     engine.load(folder)
     assert engine.steps == (2 if killed in ("in between", "before the end") else 1)
     assert (folder / "notes.txt").read_text() == "mine"
@@ -176,8 +178,7 @@ def test_a_run_that_is_killed_in_a_save_loses_nothing(tmp_path, monkeypatch, kil
 
 
 def test_another_ending_is_refused(tmp_path):
-    engine = Engine()
-    engine.setup(nn.Linear(2, 1), lambda m: torch.optim.SGD(m.parameters(), 0.1))
+    engine = linear_engine()
     with pytest.raises(UsageError, match=r"must end in \.safetensors"):
         engine.export(tmp_path / "model.onnx")
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from tests.train.launching import on_ranks
+from tests.train.launching import results_of
 
 PROGRAM = """
-import json, pickle, sys
-from pathlib import Path
+import pickle, sys
 import torch
 from torch import nn
+from tests.train.small_model import begin, finish
 from paceline.train import Engine
 
-OUT = Path(sys.argv[1])
-torch.set_num_threads(1)
-torch.distributed.init_process_group("gloo")
+OUT = begin()
 received = []
 
 
@@ -63,22 +59,14 @@ engine.save(OUT.parent / "seen")
 received.clear()
 torch.distributed.broadcast_object_list(["layer_0" if torch.distributed.get_rank() == 0 else None])
 found["seen"] = sum(each.count(b"layer_") for each in received)
-if torch.distributed.get_rank() == 0:
-    OUT.write_text(json.dumps(found))
-torch.distributed.barrier()
-torch.distributed.destroy_process_group()
+finish(found)
 """
 LAYOUTS = ["shard=4", "shard=2,pp=2", "pp=4"]
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("names")
-    program, result = folder / "program.py", folder / "result.json"
-    program.write_text(PROGRAM)
-    ran = on_ranks(4, program, result, *LAYOUTS, timeout_s=150)
-    assert result.exists(), ran.stderr[-4000:]
-    return json.loads(result.read_text())
+    return results_of(PROGRAM, 4, tmp_path_factory.mktemp("names"), *LAYOUTS)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

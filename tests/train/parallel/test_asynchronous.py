@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.train.launching import on_ranks
 
 from paceline.core.errors import UsageError
-from paceline.train.parallel.asynchronous import Offer, Staleness, admitted
+from paceline.train.parallel.asynchronous import RankState, Staleness, admitted
 from paceline.train.recipe import made
 
 TRAINS = """
@@ -244,7 +244,7 @@ def test_no_update_gets_too_old_and_nobody_waits_forever(ranks, most, seed):
                 done[rank] = True
                 left[rank] -= 1
         bounds = [own[-most] if len(own) >= most else none for own in went]
-        going = admitted([Offer(*each, none) for each in zip(read, done, bounds)])
+        going = admitted([RankState(*each, none) for each in zip(read, done, bounds)])
         for rank in going:
             age = max(sum(other > read[rank] for other in went[q]) for q in range(ranks) if q != rank)
             assert age <= most

@@ -38,6 +38,21 @@ def test_usual_names_are_split_in_the_order_of_the_model():
     ]
 
 
+def attention():
+    return part(q_proj=linear(), k_proj=linear(), v_proj=linear(), o_proj=linear())
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [{"norm": nn.LayerNorm(8)}, {"norm": nn.RMSNorm(8), "drop": nn.Dropout()}, {"attention": attention()}],
+    ids=["a norm", "a norm and dropout", "attention"],
+)
+def test_layers_beside_the_matrices_that_take_other_sizes_do_not_matter(beside):
+    block = part(**beside, fc1=nn.Linear(8, 32), fc2=nn.Linear(32, 8))
+    plan = plan_of(block)
+    assert (plan["fc1"], plan["fc2"]) == ("colwise", "rowwise")
+
+
 def test_a_model_may_carry_its_plan():
     model = part(layers=nn.ModuleList(part(a=linear(), b=linear()) for _ in range(2)))
     model._tp_plan = {"layers.*.a": "colwise", "layers.*.b": "rowwise"}
@@ -67,12 +82,25 @@ def tied():
     [
         (nn.TransformerEncoderLayer(8, 2), "nothing that tp can split"),
         (part(up_proj=linear(), norm=nn.LayerNorm(8), down_proj=linear()), "nothing that tp can split"),
+        (part(fc1=nn.Linear(8, 32), norm=nn.LayerNorm(32), fc2=nn.Linear(32, 8)), "nothing that tp can split"),
+        (part(fc1=nn.Linear(8, 32), mix=nn.Softmax(-1), fc2=nn.Linear(32, 8)), "nothing that tp can split"),
+        (part(fc1=nn.Linear(8, 32), conv=nn.Conv1d(32, 32, 3), fc2=nn.Linear(32, 8)), "nothing that tp can split"),
         (part(fc1=nn.Bilinear(8, 8, 8), fc2=linear()), "nothing that tp can split"),
         (with_plan(a="moe_tp_experts"), "'moe_tp_experts'; colwise, rowwise, .* are known here"),
         (tied(), "a and b share a parameter"),
         (with_plan(c="colwise"), "'c', but no module has this name"),
     ],
-    ids=["packed", "a norm of all units", "not linear", "unknown style", "shared", "unknown name"],
+    ids=[
+        "packed",
+        "a norm of all units",
+        "a norm between",
+        "softmax",
+        "convolution",
+        "not linear",
+        "unknown style",
+        "shared",
+        "unknown name",
+    ],
 )
 def test_the_rest_is_refused(model, says):
     with pytest.raises(UsageError, match=says):

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
+from paceline.core.errors import PacelineError
 from paceline.train import Engine
 
 OUT = Path(sys.argv[1])
@@ -24,10 +25,10 @@ CLIP = 0.1
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
-        self.fc1, self.act, self.fc2 = nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)
+        self.norm, self.fc1, self.act, self.fc2 = nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)
 
     def forward(self, x):
-        return x + self.fc2(self.act(self.fc1(x)))
+        return x + self.fc2(self.act(self.fc1(self.norm(x))))
 
 
 def net():
@@ -50,6 +51,8 @@ MAKERS = {
     "Adam foreach": lambda model: torch.optim.Adam(model.parameters(), lr=1e-2, foreach=True),
     "SGD foreach": lambda model: torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9, foreach=True),
     "two groups": of_groups(foreach=True),
+    "Adafactor": lambda model: torch.optim.Adafactor(model.parameters()),
+    "Rprop": lambda model: torch.optim.Rprop(model.parameters()),
 }
 
 
@@ -97,7 +100,7 @@ found = {}
 for name, make in MAKERS.items():
     try:
         found[name] = difference(name, make)
-    except RuntimeError as error:
+    except (RuntimeError, PacelineError) as error:
         found[name] = str(error)
 if torch.distributed.get_rank() == 0:
     OUT.write_text(json.dumps(found))
@@ -121,3 +124,9 @@ def test_split_and_whole_parameters_step_as_on_one_process(found, name):
     """Clipped, with a schedule, and gone on from a checkpoint after two of four steps."""
     assert isinstance(found[name], float), found[name]
     assert found[name] < 5e-6
+
+
+@pytest.mark.parametrize("name", ["Adafactor", "Rprop"])
+def test_an_optimizer_that_torch_cannot_run_on_split_parameters_is_refused(found, name):
+    assert f"{name} cannot update parameters that are split over ranks: " in found[name]
+    assert "use another optimizer, such as AdamW" in found[name]

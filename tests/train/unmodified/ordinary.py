@@ -9,6 +9,7 @@ import copy
 import math
 import random
 import sys
+import tempfile
 
 import torch
 from torch import nn
@@ -730,6 +731,148 @@ def own_collate_with_workers_and_augmentation():
         optimizer.step()
         found.append(loss.item())
     return found
+
+
+class MeanOver(nn.Module):
+    """Its loss is a mean over what `count` makes of an input: all of it in the first calls, and less later."""
+
+    def __init__(self, count):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.last, self.count = nn.Embedding(20, 12), nn.Linear(12, 20), count
+
+    def forward(self, ids, about):
+        each = -functional.log_softmax(self.last(self.embed(ids)), -1).gather(-1, ids[..., None]).squeeze(-1)
+        valid = self.count(ids, about)
+        return (each * valid).sum() / valid.sum()
+
+
+def mean_over(count, about):
+    """Train; the rows are whole in the first 8 batches, and of many lengths later."""
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(1, 20, (96, 7), generator=generator)
+    lengths = torch.randint(1, 8, (96,), generator=generator)
+    lengths[:48] = 7
+    valid = torch.arange(7) < lengths[:, None]
+    model = MeanOver(count)
+    optimizer, losses = torch.optim.SGD(model.parameters(), lr=0.5), []
+    for rows, told in zip((ids * valid).split(6), about(lengths, valid).split(6), strict=True):
+        loss = model(rows, told)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@case
+def mean_over_a_mask():
+    return mean_over(lambda ids, mask: mask, lambda lengths, valid: valid.float())
+
+
+@case
+def mean_over_a_boolean_mask():
+    return mean_over(lambda ids, mask: mask, lambda lengths, valid: valid)
+
+
+@case
+def mean_over_a_mask_of_whole_numbers():
+    return mean_over(lambda ids, mask: mask, lambda lengths, valid: valid.long())
+
+
+@case
+def mean_over_lengths():
+    return mean_over(lambda ids, lengths: torch.arange(7) < lengths[:, None], lambda lengths, valid: lengths)
+
+
+@case
+def mean_without_padding():
+    return mean_over(lambda ids, lengths: ids != 0, lambda lengths, valid: lengths)
+
+
+@case
+def mean_by_weights_of_samples():
+    return mean_over(lambda ids, weight: weight[:, None].expand(-1, 7), lambda lengths, valid: lengths / 7)
+
+
+class OwnNumbers(Dataset):
+    """Draws samples from a generator of its own, as synthetic data often does."""
+
+    def __init__(self):
+        self.numbers = random.Random(3)
+
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, place):
+        row = torch.tensor([self.numbers.gauss(0, 1) for _ in range(12)])
+        return row, int(row.sum() > 0)
+
+
+class InTurn(Dataset):
+    """Reads the next line of a file for each sample; the index does not matter."""
+
+    def __init__(self):
+        self.file = tempfile.TemporaryFile("w+")  # noqa: SIM115  open as long as the dataset
+        self.file.writelines(" ".join(f"{value:.4f}" for value in row) + "\n" for row in X[:32].tolist())
+        self.file.seek(0)
+
+    def __len__(self):
+        return 16
+
+    def __getitem__(self, place):
+        row = torch.tensor([float(each) for each in self.file.readline().split()])
+        return row, int(row.sum() > 0)
+
+
+class Centred(Dataset):
+    """Subtracts the mean of the samples that were read so far."""
+
+    def __init__(self):
+        self.mean, self.count = torch.zeros(12), 0
+
+    def __len__(self):
+        return 32
+
+    def __getitem__(self, place):
+        self.count += 1
+        self.mean += (X[place] - self.mean) / self.count
+        return X[place] - self.mean, int(Y[place])
+
+
+def fit_to(dataset, epochs=2, **settings):
+    torch.manual_seed(0)
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for _ in range(epochs):
+        for rows, target in DataLoader(dataset, 8, **settings):
+            loss = cross(model, rows, target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return [*losses, weights(model)]
+
+
+@case
+def samples_of_a_datasets_own_generator():
+    return fit_to(OwnNumbers())
+
+
+@case
+def samples_of_a_datasets_own_generator_in_workers():
+    return fit_to(torch.utils.data.Subset(OwnNumbers(), range(16)), num_workers=2)
+
+
+@case
+def samples_that_are_read_in_turn():
+    return fit_to(InTurn())
+
+
+@case
+def samples_less_the_mean_so_far():
+    return fit_to(torch.utils.data.Subset(Centred(), range(16)), shuffle=True)
 
 
 def main():

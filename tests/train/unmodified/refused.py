@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import csv
+import logging
 import os
+import pathlib
 import sys
 import threading
 
@@ -81,8 +84,63 @@ def one_row():
     nn.Linear(6, 2)(X[:1])
 
 
+def keeps_gradients():
+    """A hook keeps the gradient of a layer's output, for a plot."""
+    model, kept = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2)), {}
+    model[2].register_full_backward_hook(lambda module, _, gradients: kept.update(plot=gradients[0].detach()))
+    model(X)
+
+
+class Policy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scores = nn.Linear(6, 2)
+
+    def forward(self, rows):
+        return torch.distributions.Categorical(logits=self.scores(rows))
+
+
+def distribution():
+    Policy()(X)
+
+
 def across_rows():
     AcrossRows()(X)
+
+
+class Telling(nn.Module):
+    """Says something of the rows that it gets."""
+
+    def __init__(self, tell):
+        super().__init__()
+        self.inner, self.tell = nn.Linear(6, 2), tell
+
+    def forward(self, rows):
+        found = self.inner(rows)
+        self.tell(f"{len(rows)} rows, mean {found.mean():.4f}")
+        return found
+
+
+def prints_of_its_rows():
+    Telling(print)(X)
+
+
+def logs_of_its_rows():
+    Telling(logging.getLogger("model").warning)(X)
+
+
+def writes_of_its_rows():
+    with open("rows.txt", "w") as file:
+        Telling(file.write)(X)
+
+
+def writes_rows_of_a_table():
+    with open("rows.csv", "w") as file:
+        Telling(lambda text: csv.writer(file).writerow([text]))(X)
+
+
+def opens_a_file_for_its_rows():
+    Telling(lambda text: pathlib.Path("last.txt").write_text(text))(X)
 
 
 def rows_second():
@@ -143,6 +201,14 @@ def other_blocks():
     model = Choosing()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model(X, torch.arange(32) // 16)
+    optimizer.step()
+
+
+def fused_sgd():
+    """torch's fused kernel leaves DTensors as they are."""
+    model = nn.Linear(6, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    model(X).sum().backward()
     optimizer.step()
 
 

@@ -159,6 +159,21 @@ def test_ranks_are_compared_once_more_at_the_end(tmp_path):
     assert done.returncode == 2 and "not the same on rank 1" in done.stderr, done.stderr
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_last_call_of_a_model_is_compared_at_the_end(tmp_path, layout):
+    done = paceline(tmp_path, "-q", "--no-profile", "--layout", layout, HERE / "last_calls.py", "mixes_between")
+    assert done.returncode == 2, done.stderr
+    assert "Model cannot be given parts of a batch" in done.stderr and "noticed at call 40" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["independent", "other_forward", "other_attribute", "half", "hooked", "kept_on_one_rank"]
+)
+def test_a_model_that_the_program_changes_after_training_is_left_alone(tmp_path, name):
+    done = paceline(tmp_path, "-q", "--no-profile", "--layout", "dp=2", HERE / "last_calls.py", name)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_what_ranks_compute_with_split_weights_is_compared(tmp_path):
     done = paceline(tmp_path, "-q", "--no-profile", "--layout", "shard=2", HERE / "drifts.py", "noise_in_weights")
     assert done.stdout == "noise_in_weights 2\n"

@@ -11,9 +11,11 @@ import copy
 import gc
 import io
 import json
+import logging
 import math
 import os
 import sys
+import threading
 import weakref
 
 import torch
@@ -868,6 +870,183 @@ def lazy_layers_and_statistics():
     with torch.no_grad():
         statistics = [model[place].running_mean.sum().item() for place in (1, 3)]
         return [*found, *statistics, float(model[1].num_batches_tracked), model(X[:16]).sum().item()]
+
+
+@case
+def tensors_that_share_memory_with_weights():
+    """Tensors that are made before the first step or kept afterwards follow the weights, and write into them."""
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    early, data = model.state_dict(), model[0].weight.data
+    fit(model, optimizer=optimizer)
+    kept, copied = model.state_dict(), copy.deepcopy(model.state_dict())
+    kept_by_optimizer = optimizer.state_dict()
+    fit(model, optimizer=optimizer)
+    found = [sums(early), data.sum().item(), sums(kept), sums(copied), averages(kept_by_optimizer)]
+    kept["0.weight"].mul_(0.5)
+    kept["2.bias"][1] = 3.0
+    data.add_(model[0].weight, alpha=0.25)
+    found += weights(model)
+    model.load_state_dict({name: (kept[name] + copied[name]) / 2 for name in kept})
+    optimizer.load_state_dict(kept_by_optimizer)
+    found += fit(model, optimizer=optimizer)
+    saved = io.BytesIO()
+    torch.save([kept, optimizer.state_dict()], saved)
+    fit(model, optimizer=optimizer)
+    read, read_optimizer = torch.load(io.BytesIO(saved.getvalue()))
+    assert type(read["0.weight"]) is torch.Tensor
+    other = copy.deepcopy(model)
+    other.load_state_dict(kept)
+    return [*found, sums(read), averages(read_optimizer), *weights(other), sums(early)]
+
+
+def sums(tensors):
+    return sum((place + 1) * tensor.double().sum().item() for place, tensor in enumerate(tensors.values()))
+
+
+def averages(state):
+    return sum(each["exp_avg"].double().sum().item() for each in state["state"].values())
+
+
+@case
+def kept_state_follows_each_way_of_writing():
+    """A kept state is read after each way to write into a weight, without reading the weight first."""
+    model, found = mlp(), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    fit(model, optimizer=optimizer)
+    weight, kept = model[0].weight, model.state_dict()
+
+    def assigned():
+        weight.data = torch.full((15, 12), 0.5)
+
+    def put():
+        weight[0] = 3
+
+    ways = [
+        lambda: weight.copy_(torch.ones(15, 12)),
+        lambda: weight.mul_(2),
+        lambda: weight.data.add_(1),
+        assigned,
+        put,
+        lambda: weight[0].mul_(3),
+        lambda: nn.init.constant_(weight, 0.25),
+        lambda: torch.add(weight, 1, out=weight),
+        lambda: torch._foreach_mul_([weight], 2),
+        optimizer.step,
+        lambda: model.load_state_dict({name: value * 0 + 1 for name, value in kept.items()}),
+        lambda: nn.utils.vector_to_parameters(torch.arange(243.0), model.parameters()),
+    ]
+    for way in ways:
+        with torch.no_grad():
+            way()
+        found.append(kept["0.weight"].double().sum().item())
+    return found
+
+
+@case
+def tensors_assigned_to_weights_share_their_memory():
+    """A tensor that was assigned to `data` follows the weight, and a change of it changes the weight."""
+    model, found = mlp(), []
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    fit(model, optimizer=optimizer)
+    for make in (lambda weight: weight.data.clone(), lambda weight: torch.full(weight.shape, 0.1)):
+        kept = [make(weight) for weight in model.parameters()]
+        for weight, value in zip(model.parameters(), kept):
+            weight.data = value
+        fit(model, optimizer=optimizer)
+        found += [sum(value.double().abs().sum().item() for value in kept), *weights(model)]
+        kept[0].mul_(0.5)
+        found += [*weights(model), model(X).sum().item()]
+    return found
+
+
+@case
+def average_put_in_place_and_taken_out_again():
+    """The values of a weight that were kept before `data` was assigned do not follow the weight any more."""
+    model, found = mlp(), []
+    average = {name: weight.data.clone() for name, weight in model.named_parameters()}
+    for _ in range(3):
+        found += fit(model)
+        for name, weight in model.named_parameters():
+            average[name] = 0.1 * weight.data + 0.9 * average[name]
+        kept = {}
+        for name, weight in model.named_parameters():
+            kept[name] = weight.data
+            weight.data = average[name]
+        found.append(model(X).sum().item())
+        for name, weight in model.named_parameters():
+            weight.data = kept[name]
+        found += weights(model)
+    return found
+
+
+@case
+def weights_swapped_with_others():
+    model, found = mlp(), []
+    others = [torch.full_like(weight, 0.1) for weight in model.parameters()]
+    for _ in range(3):
+        found += fit(model)
+        for place, weight in enumerate(model.parameters()):
+            weight.data, others[place] = others[place], weight.data
+        found += [sum(each.double().abs().sum().item() for each in others), model(X).sum().item(), *weights(model)]
+    return found
+
+
+@case
+def a_copy_of_a_model_gets_values_of_the_weights():
+    model = mlp()
+    other = copy.deepcopy(model)
+    found = fit(model)
+    for one, weight in zip(other.parameters(), model.parameters()):
+        one.data = 0.5 * one.data + 0.5 * weight.data
+    with torch.no_grad():
+        return [*found, other.eval()(X).sum().item(), *weights(other)]
+
+
+@case
+def tied_weights_share_memory_in_a_kept_state():
+    """Savers look whether tensors share memory, to save tied weights once."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(12, 12), nn.Tanh(), nn.Linear(12, 12))
+    model[2].weight = model[0].weight
+    found = fit(model)
+    kept = model.state_dict()
+    again = model.state_dict()
+    tensors = [kept["0.weight"], kept["2.weight"], again["0.weight"]]
+    same = len({each.untyped_storage().data_ptr() for each in tensors})
+    kept["2.weight"].mul_(0.5)
+    return [*found, same, sums(again), *weights(model)]
+
+
+@case
+def weights_saved_by_a_thread():
+    """The thread that saves does not wait for the ranks; what it saves is some state of the weights."""
+    model, saved = mlp(), io.BytesIO()
+    fit(model)
+    kept = model.state_dict()
+    found = fit(model)
+    thread = threading.Thread(target=lambda: torch.save(kept, saved))
+    thread.start()
+    found += fit(model)
+    thread.join(60)
+    assert not thread.is_alive()
+    assert sorted(torch.load(io.BytesIO(saved.getvalue()))) == sorted(kept)
+    return [*found, sums(kept)]
+
+
+@case
+def says_it_once_or_the_same_each_time():
+    """A model may print what does not depend on its rows."""
+    model, said = mlp(), []
+
+    def tell(module, inputs):
+        logging.getLogger("model").info("called")
+        if not said:
+            said.append("once")
+            logging.getLogger("model").warning("called for the first time")
+
+    model.register_forward_pre_hook(tell)
+    return fit(model)
 
 
 def main():

@@ -136,6 +136,16 @@ def test_a_program_that_speaks_to_a_service_is_not_tried_and_the_service_is_name
         watch_baseline(runner, lambda text: None)
 
 
+def test_a_program_with_an_error_of_its_own_is_not_run_again_without_isolation(folder):
+    isolation, said = kernel_isolation(folder), []
+    (folder / "train.py").write_text("import os\nos.system('rm -rf runs/exp1')\nraise RuntimeError('my own bug')\n")
+    command = [sys.executable, "train.py"]
+    runner = TrialRunner(command, folder / "trials", folder, GOALS["time"], Budget(total_s=30.0), isolation)
+    with pytest.raises(TrialFailed, match=r"code 1: RuntimeError: my own bug .*; if .* use --python-sandbox"):
+        watch_baseline(runner, said.append)
+    assert said == [isolation.in_words(), "measuring the unchanged program"] and untouched(folder)
+
+
 def test_without_the_kernel_connections_of_python_are_refused_and_shared_memory_is_cleaned(folder, service):
     visits = service.visits
     (folder / "train.py").write_text((folder / "train.py").read_text().replace('os.system("rm -rf runs/exp1")', ""))
@@ -159,6 +169,12 @@ def test_what_a_trial_may_do_with_the_network_if_it_is_allowed(folder, service):
         one.begin()
         assert "connected" in (one.folder / "output.txt").read_text()
     assert service.visits == visits + 1 and (not allowed.by_kernel or untouched(folder))
+
+
+def test_the_user_can_choose_the_sandbox_in_python(folder):
+    chosen = isolation_for(folder / "trials", folder, allows_network=False, not_by_kernel="--python-sandbox was given")
+    assert not chosen.by_kernel
+    assert chosen.in_words().startswith("trials run in a sandbox in Python, because --python-sandbox was given; it ")
 
 
 def test_a_machine_knows_its_addresses():

@@ -36,6 +36,25 @@ class OutputFile(click.Path):
         return super().convert(value, param, ctx)
 
 
+class DataPath(click.Path):
+    """A parameter type for data sets: a local path, or, if the command supports it, the URL of an object store."""
+
+    def __init__(self, *, stores: bool = True) -> None:
+        super().__init__()
+        self.stores = stores
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path without ``file://``, or fail if it is a URL and the command needs a local path."""
+        from paceline.data.format.folders import is_url, local_name
+        from paceline.data.remote.secrets import shown_url
+
+        if is_url(value) and not self.stores:
+            self.fail(
+                f"{shown_url(value)} is in an object store; this command needs a path on this machine", param, ctx
+            )
+        return local_name(value) if self.stores else Path(local_name(value))
+
+
 FILE = OutputFile()
 FILE_ONLY = OutputFile(stdout=False)
 

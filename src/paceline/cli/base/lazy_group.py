@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -12,7 +13,12 @@ import click
 from click.shell_completion import CompletionItem
 
 from paceline.cli.base.command import all_exit_codes, write_examples, write_exit_codes, write_options, write_usage
-from paceline.cli.base.settings import defaults_of, name_variables, settings_map
+from paceline.cli.base.settings import (
+    defaults_of,
+    name_variables,
+    settings_map,
+    warn_of_misspelled_variables,
+)
 from paceline.core.errors import UsageError, nearest
 
 
@@ -80,6 +86,8 @@ class LazyGroup(click.Group):
         command: click.Command = import_module(f"{self.modules}{module}").command
         path = (*_path_of(ctx), cmd_name)
         name_variables(path, command)
+        if not isinstance(command, click.Group):
+            warn_of_misspelled_variables(path, command, os.environ)
         ctx.default_map = {cmd_name: defaults_of(path, command, settings_map())}
         return command
 

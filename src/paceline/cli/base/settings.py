@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from paceline.core.errors import UsageError, did_you_mean
+from paceline.core.errors import UsageError, did_you_mean, nearest
 
 PREFIX = "PACELINE"
 
@@ -69,6 +69,21 @@ def name_variables(path: Sequence[str], command: click.Command) -> None:
     """Set the environment variable of each option of a command, named after its flag."""
     for key, option in options_of(command).items():
         option.envvar = option.envvar or variable(path, key)
+
+
+def warn_of_misspelled_variables(path: Sequence[str], command: click.Command, environment: Mapping[str, str]) -> None:
+    """Print a line for each environment variable whose name is similar to that of a setting of a command.
+
+    Args:
+        path: Names of the command and the groups above it, such as ``("data", "convert")``.
+        command: The command, whose options have their variables.
+        environment: The environment variables of the process.
+    """
+    known = [str(option.envvar) for option in options_of(command).values()]
+    own = [name for name in environment if name.startswith(variable(path, "")) and name not in known]
+    for name in own:
+        for near in nearest(name, known, cutoff=0.85):
+            click.echo(f"paceline: {name} is no setting and has no effect; did you mean {near}?", err=True)
 
 
 def defaults_of(path: Sequence[str], command: click.Command, tables: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import click
 
 from paceline import __version__
 from paceline.cli.base.command import Command
-from paceline.cli.base.files import check_writable, to_json
+from paceline.cli.base.files import DataPath, check_writable, to_json
 from paceline.cli.base.outputs import json_text, tell_written, write_text
 from paceline.cli.base.progress import Progress
 from paceline.core import units
@@ -80,7 +80,7 @@ SCHEMA = "paceline.data-bench/1"
     "--rounds", type=click.IntRange(1), default=5, show_default=True, metavar="N", help="Number of rounds to measure."
 )
 @to_json
-@click.argument("folder", metavar="DATASET")
+@click.argument("folder", type=DataPath(), metavar="DATASET")
 def command(folder: str, **options: Any) -> int:
     """Measure how fast a data set loads, as in training: shuffled, with random crops of images, in batches.
 

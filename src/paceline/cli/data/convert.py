@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from paceline.cli.base.command import Command
+from paceline.cli.base.files import DataPath
 from paceline.cli.base.numbers import FiniteFloat
 from paceline.cli.base.progress import Progress
 from paceline.cli.data.convert_stores import local_paths
@@ -107,7 +108,7 @@ FORMATS = (*_OF_FILES, "mds", "jsonl", "text")
     metavar="N",
     help="Number of processes that convert samples. Default: the number of CPU cores.",
 )
-@click.argument("paths", nargs=-1, required=True, metavar="SRC DEST")
+@click.argument("paths", type=DataPath(), nargs=-1, required=True, metavar="SRC DEST")
 def command(paths: tuple[str, ...], **options: Any) -> int:
     """Convert a data set into shards: tar files with an index beside each.
 

@@ -58,7 +58,7 @@ def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str,
     from paceline.data.convert.skipped_samples import read_skipped
     from paceline.data.convert.token_shards import write_tokens
     from paceline.data.format.model import shown
-    from paceline.data.sources.text import TextOptions, documents, fingerprint, has_records, left_out, tokenizer_of
+    from paceline.data.sources.text import TextOptions, documents, fingerprint, has_records, notes, tokenizer_of
 
     tokenizer, field = options["tokenizer"], options["text_field"]
     for name in given:
@@ -75,7 +75,7 @@ def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str,
         raise UsageError(f"--text-field has no effect: {paths[0]} has no JSON, CSV or Parquet; leave it out")
     if options["processes"] is not None:
         os.environ["RAYON_NUM_THREADS"] = str(options["processes"])  # number of threads that a tokenizer.json uses
-    for text in left_out(paths[0]):
+    for text in notes(paths[0]):
         click.echo(f"paceline: {text}", err=True)
     own, skipped = tokenizer_of(tokenizer), list[str]()
     bad = skipped.append if options["on_error"] == "skip" else None

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from paceline.cli.base.command import Command
+from paceline.cli.base.files import DataPath
 from paceline.cli.base.progress import Progress
 from paceline.report.words import count
 
@@ -23,8 +24,8 @@ FORMATS = ("tfrecord", "hdf5", "webdataset")
     groups={"Format": ("--format",)},
 )
 @click.option("--format", "kind", type=click.Choice(FORMATS), required=True, help="Format to write.")
-@click.argument("folder", type=click.Path(path_type=Path), metavar="SRC")
-@click.argument("dest", type=click.Path(path_type=Path), metavar="DEST")
+@click.argument("folder", type=DataPath(stores=False), metavar="SRC")
+@click.argument("dest", type=DataPath(stores=False), metavar="DEST")
 def command(folder: Path, dest: Path, kind: str) -> int:
     """Write a data set of shards in another format.
 

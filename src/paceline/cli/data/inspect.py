@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from paceline.cli.base.command import Command
+from paceline.cli.base.files import DataPath
 
 
 @click.command(
@@ -14,7 +15,7 @@ from paceline.cli.base.command import Command
     name="inspect",
     examples=("paceline data inspect shards/", "paceline data inspect s3://bucket/shards"),
 )
-@click.argument("folder", metavar="DATASET")
+@click.argument("folder", type=DataPath(), metavar="DATASET")
 def command(folder: str) -> int:
     """Show the samples, columns and shards of a data set, and how fast its images can be decoded.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from paceline.cli.base.command import Command
+from paceline.cli.base.files import DataPath
 from paceline.cli.base.progress import Progress
 from paceline.report.words import count
 
@@ -19,8 +20,8 @@ from paceline.report.words import count
         "paceline data merge shards/ more-shards/ all-shards/",
     ),
 )
-@click.argument("folders", type=click.Path(path_type=Path), metavar="SRC...", nargs=-1, required=True)
-@click.argument("dest", type=click.Path(path_type=Path), metavar="DEST")
+@click.argument("folders", type=DataPath(stores=False), metavar="SRC...", nargs=-1, required=True)
+@click.argument("dest", type=DataPath(stores=False), metavar="DEST")
 def command(folders: tuple[Path, ...], dest: Path) -> int:
     """Merge data sets of shards into one new data set.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paceline.cli.base.command import Command
+from paceline.cli.base.files import DataPath
 from paceline.cli.base.progress import Progress
 from paceline.core import units
 from paceline.core.errors import UsageError
@@ -31,7 +32,7 @@ _SHOWN = 20
     is_flag=True,
     help="Rebuild the list of blocks before verifying. A block is a part of a shard that is read at once.",
 )
-@click.argument("folder", metavar="DATASET")
+@click.argument("folder", type=DataPath(), metavar="DATASET")
 def command(folder: str, repair: bool) -> int:
     """Read a whole data set and check every shard, index and sample against its checksum.
 

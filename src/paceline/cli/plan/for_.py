@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from paceline.plan.models.adapters import Adapted
     from paceline.plan.models.architecture import Model
     from paceline.plan.models.captured_program import CapturedProgram
+    from paceline.plan.models.counted_step import CountedStep
     from paceline.plan.search.advice import Target
     from paceline.plan.search.wish import Wish
 
@@ -208,7 +209,8 @@ def _subject(ctx: click.Context, options: dict[str, Any]) -> str | None | Captur
                 f"script"
             )
         return program.arguments[0] if program.arguments else None
-    found = read_program(catch(command_line(program), os.environ).note, {name: options[name] for name in _NUMBERS})
+    note = catch(command_line(program), {**os.environ, "PACELINE_CATCH_STEP": "gpu"}).note
+    found = read_program(note, {name: options[name] for name in _NUMBERS})
     for line in found.told:
         click.echo(line)
     return found
@@ -304,7 +306,15 @@ def _wish(subject: str | None | CapturedProgram, cluster: Any, options: dict[str
         kernels="eager" if options["eager"] else caught.kernels if caught else "fused",
         **_kept(caught, options["optimizer"]),
         adapted=caught.adapted if caught else _adapted(model, options),
+        counted=_counted(caught, options),
     )
+
+
+def _counted(caught: CapturedProgram | None, options: dict[str, Any]) -> CountedStep | None:
+    """Return the kernels and bytes of the program, if it is planned with its own number format and optimizer."""
+    if caught is None or options["optimizer"] is not None or options["precision"] not in (None, caught.precision):
+        return None
+    return caught.counted
 
 
 def _adapted(model: Model, options: dict[str, Any]) -> Adapted:

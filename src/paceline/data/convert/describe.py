@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,13 +60,15 @@ def _mixing(dataset: ShardedDataset) -> str:
 
 def _column(dataset: ShardedDataset, column: Column) -> list[str]:
     arrays = [dataset.index(number).arrays for number in range(len(dataset.contents.shards))]
+    there = np.concatenate([_is_there(column, own) for own in arrays])
+    gaps = f"; missing in {(~there).sum():,} of {len(there):,} samples" if not there.all() else ""
     if column.is_number:
-        values = np.concatenate([own[f"{column.name}.value"] for own in arrays])
-        return [f"{column.name} ({column.kind}): {values.min()} to {values.max()}"]
-    lengths = np.concatenate([own[f"{column.name}.length"] for own in arrays])
-    suffixes = Counter(one.decode() for own in arrays for one in own[f"{column.name}.suffix"].tolist())
+        values = np.concatenate([own[f"{column.name}.value"] for own in arrays])[there]
+        return [f"{column.name} ({column.kind}): {_span(values)}{gaps}"]
+    lengths = np.concatenate([own[f"{column.name}.length"] for own in arrays])[there]
+    suffixes = Counter(one.decode() for own in arrays for one in own[f"{column.name}.suffix"].tolist() if one)
     kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in suffixes.most_common())
-    line = f"{column.name} ({column.kind}): {kinds}; {units.size(float(lengths.mean()))} (mean)"
+    line = f"{column.name} ({column.kind}): {kinds}; {units.size(float(lengths.mean()))} (mean){gaps}"
     if column.kind != "image":
         return [line]
     if column.mode:
@@ -75,7 +79,22 @@ def _column(dataset: ShardedDataset, column: Column) -> list[str]:
         line += f", {np.median(widths[known]):.0f} x {np.median(heights[known]):.0f} pixels (median)"
     parts = np.concatenate([np.diff(own[f"{column.name}.first_interval"]) for own in arrays])
     cut = int((parts > 0).sum())
-    return [line, f"{cut:,} of {len(parts):,} images can be decoded partially"]
+    return [line, f"{cut:,} of {int(there.sum()):,} images can be decoded partially"]
+
+
+def _is_there(column: Column, arrays: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    """Return a boolean for each sample of a shard: whether the sample has a value in the column."""
+    if not column.is_number:
+        return np.asarray(arrays[f"{column.name}.suffix"] != b"")
+    missing = arrays.get(f"{column.name}.missing")
+    return np.ones(len(arrays[f"{column.name}.value"]), bool) if missing is None else ~missing.astype(bool)
+
+
+def _span(values: NDArray[Any]) -> str:
+    """Return the smallest and the largest number as text. NaN values are counted separately."""
+    numbers = values[~np.isnan(values)]
+    nans = f", NaN in {len(values) - len(numbers):,} samples" if len(numbers) < len(values) else ""
+    return f"{numbers.min()} to {numbers.max()}{nans}" if len(numbers) else "NaN only"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,10 +17,9 @@ from paceline.data.convert.hdf5_export import Progress, rows_of, write_hdf5
 from paceline.data.format.model import Column
 from paceline.data.format.tfrecord import encoded, framed
 from paceline.data.reading.sharded import SamplePlace, ShardedDataset, missing_of
-from paceline.data.sources.tfrecord import COLUMNS_FILE, ExportedColumns
+from paceline.data.sources.exported_columns import CLASSES_FILE, COLUMNS_FILE, ExportedColumns
 
 FORMATS = ("tfrecord", "hdf5", "webdataset")
-CLASSES_FILE = "classes.txt"
 
 
 def export(dataset: ShardedDataset, dest: Path, kind: str, progress: Progress) -> list[Path]:
@@ -50,7 +49,7 @@ def export(dataset: ShardedDataset, dest: Path, kind: str, progress: Progress) -
             _check_files(dataset)
         dest.mkdir(parents=True, exist_ok=True)
         written = _tfrecords(dataset, dest, progress) if kind == "tfrecord" else _tars(dataset, dest, progress)
-        return [*written, *_classes(dataset, dest)] if kind == "webdataset" else [*written, *_beside(dataset, dest)]
+        return [*written, *_beside(dataset, dest)]
     except OSError as error:
         raise EnvironmentFault(f"cannot write to {dest}: {error.strerror or error}; name another place") from error
 
@@ -74,8 +73,7 @@ def export_notes(dataset: ShardedDataset, kind: str) -> list[str]:
     if kind == "hdf5":
         nans = [column.name for column in columns if column.optional and column.kind == "float"]
         notes += [f"HDF5 has no mark for missing values: those of column {name} become NaN" for name in nans]
-    if kind != "webdataset":
-        notes.append(f"the names of samples are not exported, such as {dataset.index(0).names[0]!r}")
+    notes.append(f"the names of samples are not exported, such as {dataset.index(0).names[0]!r}")
     return notes
 
 

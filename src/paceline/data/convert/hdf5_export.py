@@ -18,7 +18,7 @@ from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.core.files import replacing
 from paceline.data.format.model import Column
 from paceline.data.reading.sharded import SamplePlace, ShardedDataset, missing_of
-from paceline.data.sources.arrays import KIND_ATTRIBUTE
+from paceline.data.sources.arrays import CLASSES_ATTRIBUTE, KIND_ATTRIBUTE
 
 Progress = Callable[[int, int], None]
 Row = Mapping[str, bytes | int | float]
@@ -91,7 +91,7 @@ def _write(
                 done += 1
                 progress(done, len(dataset))
         if dataset.contents.classes:
-            file.attrs["classes"] = list(dataset.contents.classes)
+            file.attrs[CLASSES_ATTRIBUTE] = list(dataset.contents.classes)
 
 
 def rows_of(dataset: ShardedDataset, shard: int) -> Iterator[Row]:

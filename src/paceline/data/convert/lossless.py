@@ -1,6 +1,7 @@
 """Lossless recoding of JPEGs with jpegtran, so that they are fast to decode. No pixel changes.
 
-Progressive coding takes two to three times as long to decode, so progressive JPEGs are converted to baseline coding.
+Progressive coding takes two to three times as long to decode, so progressive JPEGs are converted to baseline coding,
+unless scans are missing.
 Restart markers, several in each row of blocks, let a crop decode only what it needs (`paceline.data.format.jpeg`).
 Optimized Huffman tables save more bytes than the markers add.
 """
@@ -13,7 +14,7 @@ import subprocess
 from functools import cache
 
 from paceline.core.errors import EnvironmentFault
-from paceline.data.format.jpeg import NotAJpeg, best_interval, header_of, intervals_of
+from paceline.data.format.jpeg import NotAJpeg, best_interval, has_all_bits, header_of, intervals_of
 
 _LONG_S = 60.0  # the time limit of jpegtran
 _SENT = (
@@ -39,6 +40,8 @@ def in_intervals(data: bytes) -> bytes:
     program = jpegtran()
     try:
         header = header_of(data)
+        if header.progressive and not has_all_bits(data):  # with another coding, decoders would not smooth it
+            return data
     except NotAJpeg:
         return data
     interval = best_interval(header)

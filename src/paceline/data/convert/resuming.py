@@ -29,6 +29,7 @@ from paceline.data.format.index import DamagedData
 from paceline.data.format.model import CONTENTS_FILE, Shard
 
 PLAN_FILE = ".converting.json"
+WRITER_MARK = "Writer "  # the mark of a `paceline.data.Writer` begins with this text
 WAIT_S = 5.0  # for the workers of a killed conversion to end
 _LOOK_S = 0.05
 _NOTES = ".*.made.json"  # a glob pattern
@@ -107,6 +108,11 @@ def check_folder(folder: Path, mark: str, contents_file: str = CONTENTS_FILE) ->
     """
     there = _fingerprint_in(folder / PLAN_FILE)
     if there:
+        if there != mark and there.startswith(WRITER_MARK):
+            raise UsageError(
+                f"{folder} holds the files of another Writer, which still runs or was interrupted; "
+                "remove it, or name another folder"
+            )
         if there != mark:
             raise UsageError(
                 f"{folder} holds an unfinished conversion of another source, or with other options; "

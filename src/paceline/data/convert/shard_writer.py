@@ -23,7 +23,6 @@ from paceline.data.format.model import Column, Payload, Sample, Shard, index_nam
 
 _BLOCK = tarfile.BLOCKSIZE
 _PIECE = 1 << 22
-_NUMBER_SUFFIX = {"label": "cls"}
 
 
 class ShardWriter:
@@ -124,7 +123,8 @@ def _written(column: Column, sample: Sample) -> tuple[bytes, str]:
     if isinstance(value, Payload):
         named = "" if column.kind == "image" and column.name in ("image", value.suffix) else column.name
         return value.data, ".".join(part for part in (named, value.suffix) if part)
-    return str(value).encode(), _NUMBER_SUFFIX.get(column.name, f"{column.name}.{column.kind}")
+    is_class = column.name == "label" and column.kind == "int"
+    return str(value).encode(), "cls" if is_class else f"{column.name}.{column.kind}"
 
 
 def _header(name: str, size: int) -> bytes:

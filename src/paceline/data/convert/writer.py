@@ -12,13 +12,14 @@ from uuid import uuid4
 
 from paceline.core.errors import UsageError
 from paceline.data.convert.convert import write_data_set
-from paceline.data.convert.resuming import alone_in, check_folder
+from paceline.data.convert.resuming import WRITER_MARK, alone_in, check_folder
 from paceline.data.convert.shard_writer import ShardWriter
 from paceline.data.format.column_kinds import column_names
 from paceline.data.format.contents import check_classes
+from paceline.data.format.folders import is_url, local_name
 from paceline.data.format.model import Column, ColumnKind, Contents, Payload, Sample, Shard, Value
 from paceline.data.sources import BadSample
-from paceline.data.sources.dataset import kept, kind_of
+from paceline.data.sources.dataset import kept, key_text, kind_of
 from paceline.data.sources.dataset_images import Written
 from paceline.data.sources.sample_checks import fitting
 
@@ -49,12 +50,14 @@ class Writer:
             images: The format of PIL images without an original file: "png" or "jpeg".
 
         Raises:
-            UsageError: The folder is not empty, or the name of a class is not UTF-8.
+            UsageError: The folder is not empty or not on this machine, or the name of a class is not UTF-8.
         """
         check_classes(classes)
-        self._folder, self._classes, self._images = Path(folder), classes, images
+        if is_url(folder):
+            raise UsageError(f"a Writer writes to a folder on this machine, and {folder} is in a store; copy it there")
+        self._folder, self._classes, self._images = Path(local_name(folder)), classes, images
         self._shard_bytes = int(shard_mb * (1 << 20))
-        self._mark = f"Writer {uuid4()}"  # unique, so that no conversion resumes this one
+        self._mark = f"{WRITER_MARK}{uuid4()}"  # unique, so that no conversion resumes this one
         check_folder(self._folder, self._mark)
         self._columns: list[Column] = []
         self._first: list[dict[str, Value]] = []
@@ -63,12 +66,15 @@ class Writer:
         self._writer: ShardWriter | None = None
         self._count = 0
         self._lock = ExitStack()
+        self._is_open = False
 
     def __enter__(self) -> Writer:
         self._lock.enter_context(alone_in(self._folder, self._mark))
+        self._is_open = True
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._is_open = False
         with self._lock:
             try:
                 if error is None:
@@ -90,10 +96,15 @@ class Writer:
 
         Raises:
             BadSample: A value cannot be stored, or is of another kind than in the first samples.
-            UsageError: A column has only None in the first samples.
+            UsageError: A column has only None in the first samples, or the call is outside of the `with` block.
         """
-        names = column_names([str(name) for name in sample])
-        named = {names[str(name)]: value for name, value in sample.items()}
+        if not self._is_open:
+            raise UsageError(
+                f"a Writer stores samples inside of its with block only: with Writer({str(self._folder)!r}) as writer: "
+                "writer.write(sample)"
+            )
+        names = column_names([key_text(name) for name in sample])
+        named = {names[key_text(name)]: value for name, value in sample.items()}
         if self._columns:
             self._add(named)
             return

@@ -18,6 +18,7 @@ PICTURES = ("jpg", "jpeg", "png", "webp", "bmp", "ppm", "pgm", "tif", "tiff", "g
 TEXTS = ("txt", "json", "jsonl", "csv", "xml", "html", "caption")
 NUMBERS = ("cls", "int", "float", "index", "inx", "id")
 _SAME = {"jpeg": "jpg"}
+_UNNAMED = "unnamed"  # the index column of a CSV file that pandas wrote has an empty name
 _MAGIC = ((b"\xff\xd8\xff", "jpg"), (b"\x89PNG\r\n\x1a\n", "png"), (b"BM", "bmp"), (b"\x93NUMPY", "npy"))
 _RIFF, _WEBP = b"RIFF", b"WEBP"
 
@@ -47,7 +48,7 @@ def column_of_suffix(suffix: str) -> Column:
         return Column(name=_plain(first), kind=kind)
     if kind == "image":
         return Column(name="image", kind=kind)
-    return Column(name="label" if suffix == "cls" else suffix, kind=kind)
+    return Column(name="label" if suffix == "cls" else "key" if suffix == KEY else suffix, kind=kind)
 
 
 def column_names(names: Sequence[str], usual: Callable[[str], str] = str) -> dict[str, str]:
@@ -72,7 +73,7 @@ def column_names(names: Sequence[str], usual: Callable[[str], str] = str) -> dic
 
 def _plain(name: str) -> str:
     """Return a name without characters that suffixes in a tar cannot have; the reserved `__key__` becomes "key"."""
-    return "key" if name == KEY else re.sub(r"[^\w-]+", "_", name)
+    return "key" if name == KEY else re.sub(r"[^\w-]+", "_", name) or _UNNAMED
 
 
 def suffix_of_bytes(data: bytes) -> str:
@@ -104,8 +105,14 @@ def array_of(value: Any) -> Payload:
 
 
 def text_of(value: Any) -> Payload:
-    """Return text as UTF-8 bytes."""
-    return Payload(data=str(value).encode(), suffix="txt")
+    """Return text as UTF-8 bytes. Of a subclass of `str`, such as an enum, the text itself is stored.
+
+    Raises:
+        ValueError: The value is not text, or has half of a surrogate pair.
+    """
+    if not isinstance(value, str):
+        raise ValueError(f"it is {type(value).__name__}, and not text")
+    return Payload(data=str.encode(value), suffix="txt")
 
 
 def json_of(value: Any) -> Payload:
@@ -119,7 +126,7 @@ def json_of(value: Any) -> Payload:
         same = msgspec.json.decode(data) == value
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise ValueError(f"it cannot be written as JSON: {error}") from error
-    if not same and _has_nan(value):
+    if not same and has_nan(value):
         raise ValueError(
             "it has NaN or an infinity, which JSON cannot store; give None or text in its place, or an array"
         )
@@ -128,12 +135,12 @@ def json_of(value: Any) -> Payload:
     return Payload(data=data, suffix="json")
 
 
-def _has_nan(value: Any) -> bool:
+def has_nan(value: Any) -> bool:
     """Return whether a list or dict has NaN or an infinity at any depth."""
     if isinstance(value, float):
         return not math.isfinite(value)
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
-    return any(map(_has_nan, inner))
+    return any(map(has_nan, inner))
 
 
 def number_of(value: Any, column: Column) -> int | float:

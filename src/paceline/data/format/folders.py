@@ -14,7 +14,7 @@ from paceline.data.format.contents import Blocks, read_blocks, read_contents, re
 from paceline.data.format.index import DamagedData, ShardIndex
 from paceline.data.format.model import Contents, Shard
 
-LOCAL = "file://"
+_LOCAL = "file://"
 # After two small reads in a row, Linux reads ahead and batches the pages of a piece: half the CPU time of one
 # large read, and 1.5 times the rate (pieces of 2 MiB in any order, pages not in memory, Linux 6.18).
 _FIRST_BYTES = 64 << 10
@@ -23,7 +23,12 @@ _KEPT_OPEN = 64  # files of shards that stay open
 
 def is_url(named: str | os.PathLike[str]) -> bool:
     """Return whether a name is the URL of a store; other names are local paths."""
-    return "://" in os.fspath(named) and not os.fspath(named).startswith(LOCAL)
+    return "://" in os.fspath(named) and not os.fspath(named).startswith(_LOCAL)
+
+
+def local_name(named: str | os.PathLike[str]) -> str:
+    """Return a path without the prefix ``file://``. Names without this prefix are returned unchanged."""
+    return os.fspath(named).removeprefix(_LOCAL)
 
 
 class LostPart(DamagedData):

@@ -19,15 +19,16 @@ EACH = "each"  # the mode of a column without a mode that holds all its images: 
 DEEP = ("RGB;16", "RGBA;16", "LA;16")
 _PNG = b"\x89PNG\r\n\x1a\n"
 _OF_PNG = {0: "L", 2: "RGB", 3: "P", 4: "LA", 6: "RGBA"}  # by colour type (PNG specification, 11.2.1)
-_OF_JPEG = {1: "L", 3: "RGB", 4: "CMYK"}  # by number of components
 _ENDS_EARLY = "remature end"  # in the warnings of libjpeg
+_LOST = ("bad Huffman code", "bad arithmetic code", "instead of RST")  # in warnings about wrong pixels
+_LEFT_OVER = "extraneous"  # in the warning about unused bytes, which some cameras write
 _BITS_PER_SAMPLE = 258  # a tag of TIFF
 # The mode that holds all images of a column without loss: the first one that covers the modes of the column.
 _COVERING = (
     ("L", {"1", "L"}),
-    ("RGB", {"1", "L", "P", "RGB", "CMYK", "YCbCr"}),
+    ("RGB", {"1", "L", "P", "RGB"}),
     ("LA", {"1", "L", "LA"}),
-    ("RGBA", {"1", "L", "LA", "P", "PA", "RGB", "RGBA", "CMYK", "YCbCr"}),
+    ("RGBA", {"1", "L", "LA", "P", "PA", "RGB", "RGBA"}),
     ("I", {"I;16", "I;16B", "I"}),
 )
 _CROPPED = ("", "1", "L", "RGB", "LA", "RGBA")  # modes of columns that a crop can convert to 8-bit RGB
@@ -56,7 +57,8 @@ def image_header(data: bytes | memoryview) -> ImageHeader:
             header = header_of(data)
         except NotAJpeg as error:
             raise NotAnImage(f"it is not a valid JPEG file: {error}") from error
-        return ImageHeader(_OF_JPEG.get(header.components, "RGB"), header.width, header.height)
+        mode = "L" if header.components == 1 else "RGB"  # CMYK is decoded to RGB; JPEG keeps no exact values anyway
+        return ImageHeader(mode, header.width, header.height)
     return _header_of_png(bytes(data[:4096])) if bytes(data[:8]) == _PNG else _header_by_pil(data)
 
 
@@ -74,20 +76,29 @@ def check_complete(data: bytes) -> None:
         if len(data) < 8 + int.from_bytes(data[4:8], "little"):
             raise NotAnImage("it is cut off: its header gives a larger size")
     else:
-        try:
-            with pil().open(io.BytesIO(data)) as image:
-                image.load()
-        except EnvironmentFault:
-            raise
-        except Exception as error:
-            raise NotAnImage(f"it is cut off or damaged: {error}") from error
+        _check_by_pil(data)
+
+
+def _check_by_pil(data: bytes) -> None:
+    """Decode an image.
+
+    Raises:
+        NotAnImage: The image cannot be decoded.
+    """
+    try:
+        with pil().open(io.BytesIO(data)) as image:
+            image.load()
+    except EnvironmentFault:
+        raise
+    except Exception as error:
+        raise NotAnImage(f"it is cut off or damaged: {error}") from error
 
 
 def _check_scans(data: bytes) -> None:
-    """Check that a JPEG has an end marker and, if simplejpeg is installed, that no pixels are missing before it.
+    """Check that a JPEG has an end marker and, if simplejpeg is installed, that all pixels before it can be decoded.
 
     Raises:
-        NotAnImage: The file is truncated.
+        NotAnImage: The file is truncated or damaged.
     """
     header = header_of(data)
     if data.find(END, header.body_at) < 0:
@@ -103,6 +114,10 @@ def _check_scans(data: bytes) -> None:
     except (ValueError, KeyError) as error:
         if _ENDS_EARLY in str(error):
             raise NotAnImage("it is cut off: its JPEG data end before its last pixels") from error
+        if any(one in str(error) for one in _LOST):
+            raise NotAnImage(f"it is damaged: {error}") from error
+        if _LEFT_OVER not in str(error):  # damage, or a coding that simplejpeg does not support
+            _check_by_pil(data)
 
 
 def _check_chunks(data: bytes) -> None:
@@ -128,13 +143,11 @@ def column_mode(modes: Iterable[str]) -> str:
     """Return the mode to which all images of a column can be decoded without loss, or `EACH` if there is none.
 
     Args:
-        modes: The modes of its images. CMYK and YCbCr are decoded to RGB. A single other mode is returned unchanged.
+        modes: The modes of its images. A single mode is returned unchanged.
     """
     found = set(modes) - {""}
-    if not found:
-        return ""
-    if len(found) == 1 and not found & {"CMYK", "YCbCr"}:
-        return found.pop()
+    if len(found) <= 1:
+        return found.pop() if found else ""
     return next((mode for mode, covered in _COVERING if found <= covered), EACH)
 
 
@@ -184,6 +197,8 @@ def _header_by_pil(data: bytes | memoryview) -> ImageHeader:
         raise NotAnImage(
             f"it holds {frames} frames or pages; only images of one frame are supported, so extract the frames first"
         )
+    if deep and mode == "CMYK":
+        raise NotAnImage("it has CMYK with 16 bits per channel, of which 8 would be lost; convert it, or give an array")
     deep = deep or (bytes(data[:2]) == b"P6" and _largest_of_ppm(bytes(data[:256])) > 255)
     return ImageHeader(f"{mode};16" if deep and f"{mode};16" in DEEP else mode, width, height)
 

@@ -179,6 +179,15 @@ def has_gaps(index: ShardIndex, column: Column) -> bool:
     return bool((index.arrays[f"{column.name}.suffix"] == b"").any())
 
 
+class _Arrays(dict[str, Array]):
+    """The arrays of an index. An array that is not there was lost: the archive's directory is damaged."""
+
+    shard = ""
+
+    def __missing__(self, key: str) -> Array:
+        raise DamagedData(f"the index of {self.shard} has no array {key}; convert the data set again")
+
+
 def read_index(shard: str, packed: bytes) -> ShardIndex:
     """Return an index from the bytes of its archive.
 
@@ -191,6 +200,8 @@ def read_index(shard: str, packed: bytes) -> ShardIndex:
     """
     try:
         with np.load(io.BytesIO(packed), allow_pickle=False) as archive:
-            return ShardIndex(shard=shard, arrays={key: archive[key] for key in archive.files})
+            arrays = _Arrays({key: archive[key] for key in archive.files})
+            arrays.shard = shard
+            return ShardIndex(shard=shard, arrays=arrays)
     except UNREADABLE as error:
         raise DamagedData(f"the index of {shard} cannot be read ({error}); convert the data set again") from error

@@ -9,6 +9,7 @@ upsampling uses one more pixel).
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from math import log
@@ -26,6 +27,8 @@ _FIRST_RESTART = 0xD0
 RESTARTS = bytes(range(_FIRST_RESTART, _FIRST_RESTART + 8))  # the second bytes of restart markers, in order
 _WANTED, _MOST = 3, 8  # units of an interval: preferred and most
 _BLOCK = 8  # lines of pixels in a block of coefficients
+_COEFFICIENTS = 64  # of a block
+_NEXT_MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # after the data of a scan
 
 
 class NotAJpeg(ValueError):
@@ -148,6 +151,29 @@ def intervals_of(data: bytes, header: Header) -> Offsets | None:
     if len(restarts) != header.units_high * header.units_wide // header.interval - 1:
         return None
     return (np.concatenate([[0], restarts + 2, [end - header.body_at + 2]]) + header.body_at).astype(np.int32)
+
+
+def has_all_bits(data: bytes) -> bool:
+    """Return whether the scans of a progressive JPEG give each coefficient of each component all of its bits.
+
+    Decoders smooth a progressive image without its last scans (ITU-T T.81, K.8), and no image with another coding.
+
+    Raises:
+        NotAJpeg: The bytes are no JPEG, or end within a header.
+    """
+    at, missing = len(_START), dict[int, NDArray[np.int8]]()  # the missing bits, by the id of a component
+    while data[at : at + 2] != END:
+        marker, begin, at = _segment(data, at)
+        if marker in _SOF_PROGRESSIVE:
+            count = len(_frame(data, begin, at)[2])
+            missing = {data[begin + 6 + 3 * i]: np.ones(_COEFFICIENTS, np.int8) for i in range(count)}
+        elif marker == _SOS:
+            first, last, bits = data[at - 3 : at]
+            for one in set(data[begin + 1 : at - 3 : 2]) & set(missing):
+                missing[one][first : last + 1] = bits & 15
+            found = _NEXT_MARKER.search(data, at)
+            at = found.start() if found else len(data)
+    return not any(one.any() for one in missing.values())
 
 
 def _segment(data: bytes | memoryview, at: int) -> tuple[int, int, int]:

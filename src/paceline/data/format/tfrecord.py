@@ -10,6 +10,7 @@ Source: TensorFlow's documentation of the format, ``example.proto`` and ``featur
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import BinaryIO
@@ -48,19 +49,19 @@ def crc32c(data: bytes) -> int:
 
 def masked_crc32c(data: bytes) -> int:
     """Return the masked CRC-32C, as TFRecord frames store it."""
-    crc = crc32c(data) if len(data) <= _SHORT else _fast()(data)
+    crc = crc32c(data) if len(data) <= _SHORT else (fast_crc32c() or crc32c)(data)
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
 @cache
-def _fast() -> Callable[[bytes], int]:
-    """Return the CRC-32C function of google-crc32c, or `crc32c` if it is not installed."""
+def fast_crc32c() -> Callable[[bytes], int] | None:
+    """Return the CRC-32C function of google-crc32c, or None if it is not installed or not compiled."""
     try:
-        from google_crc32c import value
+        from google_crc32c import implementation, value
     except ImportError:
-        return crc32c
+        return None
     found: Callable[[bytes], int] = value
-    return found
+    return found if implementation != "python" else None
 
 
 def places(file: BinaryIO) -> Iterator[tuple[int, int]]:
@@ -85,6 +86,18 @@ def places(file: BinaryIO) -> Iterator[tuple[int, int]]:
         at += 16 + length
 
 
+def unframed(data: bytes) -> bytes:
+    """Return the data of a record without the checksum behind it, which is compared if that is fast.
+
+    Raises:
+        NotATFRecord: The checksum does not match.
+    """
+    own, checksum = data[:-4], int.from_bytes(data[-4:], "little")
+    if (len(own) <= _SHORT or fast_crc32c() is not None) and masked_crc32c(own) != checksum:
+        raise NotATFRecord("it is damaged: its checksum does not match")
+    return own
+
+
 def framed(data: bytes) -> bytes:
     """Return data as a framed record."""
     head = struct.pack("<Q", len(data))
@@ -93,6 +106,8 @@ def framed(data: bytes) -> bytes:
 
 def decoded(data: bytes) -> dict[str, Feature]:
     """Return the features of an `Example` by name.
+
+    Numbers are arrays with the type code "q" (integers) or "f" (floats), so that an empty list keeps its type.
 
     Raises:
         NotATFRecord: The bytes are no `Example`.
@@ -119,18 +134,17 @@ def encoded(features: Mapping[str, Feature]) -> bytes:
 
 
 def _feature(data: bytes) -> Feature:
-    values: list[bytes] | list[float] | list[int] = []
+    values: list[bytes] | array[float] | array[int] = []
     for kind, inner in _fields(data):
         own = [value for _, value in _fields(_as_bytes(inner))]
         if kind == _BYTES:
             values = [_as_bytes(value) for value in own]
         elif kind == _FLOATS:
             packed = b"".join(value if isinstance(value, bytes) else struct.pack("<I", value) for value in own)
-            values = list(struct.unpack(f"<{len(packed) // 4}f", packed))
+            values = array("f", struct.unpack(f"<{len(packed) // 4}f", packed))
         elif kind == _INTEGERS:
-            values = [
-                _signed(one) for value in own for one in (_varints(value) if isinstance(value, bytes) else [value])
-            ]
+            own_numbers = (one for value in own for one in (_varints(value) if isinstance(value, bytes) else [value]))
+            values = array("q", map(_signed, own_numbers))
     return values
 
 

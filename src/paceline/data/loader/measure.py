@@ -28,6 +28,7 @@ from paceline.data.reading.pictures import Box, libraries, resize_into
 from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.reading.token_dataset import TokenDataset
 
+_LEAST_JPEGS = 0.8  # least share of JPEGs, which are the only images with which decoding alone is measured
 _LIMIT_PICTURES = 512  # with which the cost of decoding alone is measured
 _POLL_S = 0.004
 _IDLE_CORES = 0.1  # fewer busy cores mean that nothing is made ahead any more
@@ -53,7 +54,7 @@ class Measured:
     threads: int
     samples_per_s: Around
     cpu_ms_per_sample: Around  # of the whole process
-    decode_limit_cpu_ms: Around | None  # CPU time per image of decoding and resizing alone; None without images
+    decode_limit_cpu_ms: Around | None  # CPU time per JPEG of decoding and resizing alone; None for other data
     times_limit: Around | None  # `cpu_ms_per_sample` / `decode_limit_cpu_ms`, per round
     stages: Sequence[StageCost]
     cache: CacheUse | None
@@ -185,12 +186,14 @@ def _limit_of(dataset: ShardedDataset, crop: Crop | None) -> Callable[[int], flo
     """Return a function that measures the CPU time per image, in ms, of decoding and resizing alone.
 
     The function gets a number of threads, the same as the loader's, because cores that share a cache or arithmetic
-    units slow each other down. Without images or a crop, None is returned.
+    units slow each other down. Without a crop, or if less than four fifths of the samples are JPEGs, None is returned.
     """
     column = picture_column(dataset)
     if column is None or crop is None:
         return None
     cut = _pictures(dataset, column, crop)
+    if len(cut) < _LEAST_JPEGS * min(_LIMIT_PICTURES, len(dataset)):
+        return None
 
     def decoded(threads: int) -> float:
         with ThreadPoolExecutor(threads) as pool:

@@ -290,7 +290,7 @@ def _check_crop(spec: LoaderSpec, images: Sequence[Column]) -> None:
         raise UsageError(
             f"a crop makes 8-bit RGB, and the images of column {one.name} have mode {one.mode}, whose values would be "
             f"lost; give a function as transform=, which gets sample[{one.name!r}] as an array of this mode, or "
-            "image_mode='RGB' for the colours of a palette"
+            "image_mode='RGB' for the colours of a palette or of CMYK"
         )
     if spec.cropped.mode in ("LA", "RGBA"):
         _log.warning(

@@ -22,6 +22,22 @@ def key_of(*numbers: int) -> int:
     return key
 
 
+def keys_of(numbers: tuple[int, ...], last: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Return the key of each integer in `last`: `key_of(*numbers, integer)`.
+
+    Args:
+        numbers: The first integers of each key.
+        last: The last integer of each key, an array of any shape.
+
+    Returns:
+        An array of keys in the shape of `last`.
+    """
+    key = len(numbers) + 1
+    for number in numbers:
+        key = _scrambled((key ^ (number & _MASK)) + _GOLDEN & _MASK)
+    return _mixed((last.astype(np.uint64) ^ np.uint64(key)) + np.uint64(_GOLDEN))
+
+
 def numbers(key: int, count: int) -> NDArray[np.uint64]:
     """Return `count` random integers of 64 bits."""
     return _mixed(np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(key))
@@ -52,6 +68,22 @@ def uniforms(key: int, ids: NDArray[np.int64], count: int) -> NDArray[np.float64
 def permutation(key: int, count: int) -> NDArray[np.int64]:
     """Return the integers from 0 to `count` - 1 in a random order."""
     return np.argsort(numbers(key, count), kind="stable").astype(np.int64)
+
+
+def permutations(keys: NDArray[np.uint64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return several permutations, one after the other, as one array of shape [sum of counts].
+
+    The first permutation has the integers from 0 to its count - 1, and each further one continues where the previous
+    one ends. The order within a permutation is that of `permutation(key, count)`.
+
+    Args:
+        keys: The key of each permutation, of shape [permutations].
+        counts: The length of each permutation, of shape [permutations].
+    """
+    owner = np.repeat(np.arange(len(counts)), counts)
+    inside = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    drawn = _mixed((inside.astype(np.uint64) + np.uint64(1)) * np.uint64(_GOLDEN) + keys[owner])
+    return np.lexsort((drawn, owner)).astype(np.int64)
 
 
 def _scrambled(number: int) -> int:

@@ -18,13 +18,14 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.data.order.counter_rng import key_of, permutation
+from paceline.data.order.counter_rng import key_of, keys_of, permutation, permutations
 
 Numbers = NDArray[np.int64]
 LANES = 8  # a multiple of the usual numbers of GPUs in a machine
 WINDOW = 32  # blocks
 _OF_BLOCKS, _OF_WINDOWS = 0, 1  # purposes of permutations, part of their keys
-_KEPT_WINDOWS = 64  # whose permutations are cached
+_CACHED_PARTS = 64  # results of `_drawn` that are cached
+_PART_SAMPLES = 1024  # windows up to this many samples are shuffled in one call, because each call has a fixed cost
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +71,9 @@ class EpochOrder:
         lanes = shuffle.lanes if shuffle is not None else 1
         self._lanes = np.arange(lanes + 1, dtype=np.int64) * samples // lanes
         self._windows = [self._bounds(lane, shuffle.window if shuffle is not None else count) for lane in range(lanes)]
-        self._mixture = lru_cache(_KEPT_WINDOWS)(self._drawn)
+        largest = max(int(np.diff(bounds).max(initial=1)) for bounds in self._windows)
+        self._windows_of_part = max(1, _PART_SAMPLES // largest)
+        self._mixture = lru_cache(_CACHED_PARTS)(self._drawn)
 
     def ids(self, positions: Numbers) -> Numbers:
         """Return the numbers of the samples at positions of the epoch, from 0 to `samples` - 1."""
@@ -116,15 +119,18 @@ class EpochOrder:
         places = bounds[0] + offsets
         if self._key is None:
             return places
-        window = np.searchsorted(bounds, places, side="right") - 1
-        for each in np.unique(window):
-            own = window == each
-            places[own] = bounds[each] + self._mixture(lane, int(each))[places[own] - bounds[each]]
+        part = (np.searchsorted(bounds, places, side="right") - 1) // self._windows_of_part
+        for each in np.unique(part):
+            own = part == each
+            places[own] = self._mixture(lane, int(each))[places[own] - bounds[each * self._windows_of_part]]
         return places
 
-    def _drawn(self, lane: int, window: int) -> Numbers:
-        bounds = self._windows[lane]
-        return permutation(key_of(self._key or 0, _OF_WINDOWS, lane, window), int(bounds[window + 1] - bounds[window]))
+    def _drawn(self, lane: int, part: int) -> Numbers:
+        """Return the shuffled places of a part of a lane: consecutive windows, each shuffled within itself."""
+        first = part * self._windows_of_part
+        bounds = self._windows[lane][first : first + self._windows_of_part + 1]
+        keys = keys_of((self._key or 0, _OF_WINDOWS, lane), first + np.arange(len(bounds) - 1))
+        return bounds[0] + permutations(keys, np.diff(bounds))
 
 
 class SelectedOrder(EpochOrder):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import UsageError
-from paceline.data.format.folders import is_url
+from paceline.data.format.folders import is_url, local_name
 from paceline.data.format.image_modes import NotAnImage, column_mode, image_header
 from paceline.data.format.model import Column, Payload, Sample
 from paceline.data.order.ranks import rank_and_world
@@ -58,7 +58,7 @@ class FileDataset:
         """
         if is_url(path):
             raise UsageError(f"FileDataset reads files on this machine; copy {path} first, or convert it to shards")
-        self.path, self._given, self._classes = Path(path), format, classes
+        self.path, self._given, self._classes = Path(local_name(path)), format, classes
         self.format = kind_at(self.path, format)
         source = source_of(self.path, self.format, classes)
         if any(file.name.lower().endswith(PACKED) for file in getattr(source, "files", ()) if isinstance(file, Path)):

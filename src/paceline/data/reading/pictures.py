@@ -87,7 +87,7 @@ class Decoder:
             own = image_header(data).mode
         except NotAnImage as error:
             raise UndecodablePicture(str(error)) from error
-        wanted = "RGB" if own in ("CMYK", "YCbCr") and mode == EACH else own if mode == EACH else mode or "RGB"
+        wanted = own if mode == EACH else mode or "RGB"
         if own in (*DEEP, "I;16", "I;16B", "I", "F") and wanted != own and (own, wanted) != ("I;16", "I"):
             raise UndecodablePicture(f"its mode is {own}, and mode {wanted} would lose values; convert the data again")
         if wanted in DEEP:

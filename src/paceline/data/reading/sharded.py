@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from paceline.core.errors import UsageError
 from paceline.data.format.contents import Blocks
-from paceline.data.format.folders import LOCAL, Folder, LocalFolder, Piece, Reading, Stop, is_url
+from paceline.data.format.folders import Folder, LocalFolder, Piece, Reading, Stop, is_url, local_name
 from paceline.data.format.index import Array, DamagedData, ShardIndex
 from paceline.data.format.model import KEY, Column, Contents, shown
 from paceline.data.reading.pictures import decoder_for, value_of
@@ -290,7 +290,7 @@ def _folder_of(folder: str | os.PathLike[str], remote: dict[str, Any]) -> Folder
         return RemoteFolder(named, chosen(remote))
     if remote:
         raise UsageError(f"{', '.join(remote)} is for data sets in a store, and {named} is a folder; give a URL")
-    return LocalFolder(Path(named.removeprefix(LOCAL)))
+    return LocalFolder(Path(local_name(named)))
 
 
 def _opened(address: str, remote: dict[str, Any]) -> ShardedDataset:

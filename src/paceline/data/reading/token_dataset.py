@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from paceline.core.errors import UsageError
-from paceline.data.format.folders import is_url
+from paceline.data.format.folders import is_url, local_name
 from paceline.data.format.index import UNREADABLE, DamagedData
 from paceline.data.format.tokens import TokenShard, read_tokens
 
@@ -35,15 +35,17 @@ class TokenDataset:
             dtype: The type of samples; None for the stored type, two bytes per token if the vocabulary allows.
 
         Raises:
-            UsageError: The folder has no tokens, or fewer than a sample needs.
+            UsageError: The folder has no tokens, or fewer than a sample needs, or the type cannot hold all tokens.
             DamagedData: The description cannot be read.
         """
         if is_url(folder):
             raise UsageError(
                 f"{folder} is in a store, and tokens are read from local folders only; copy it to a folder"
             )
-        self.folder, self.length, self._dtype = Path(folder), length, dtype
+        self.folder, self.length, self._dtype = Path(local_name(folder)), length, dtype
         self.contents = read_tokens(self.folder)
+        if dtype is not None:
+            _check_type(dtype, self.contents.vocabulary)
         if length < 1 or not len(self):
             raise UsageError(f"{folder} has {self.contents.tokens:,} tokens, too few for one sample of {length:,}")
 
@@ -90,6 +92,16 @@ class TokenDataset:
             step = tokens.strides[0]
             found.append(as_strided(tokens, (count, self.length + 1), (self.length * step, step), writeable=False))
         return found
+
+
+def _check_type(dtype: str, vocabulary: int) -> None:
+    """Check that an integer type of NumPy holds all tokens of a vocabulary."""
+    try:
+        kind = np.dtype(dtype)
+    except TypeError as error:
+        raise UsageError(f"{dtype!r} is no type of NumPy; use int64, int32 or uint16") from error
+    if kind.kind not in "iu" or np.iinfo(kind).max < vocabulary - 1:
+        raise UsageError(f"{dtype} cannot hold the {vocabulary:,} tokens of the vocabulary; use int64")
 
 
 def _mapped(path: Path, shard: TokenShard, dtype: str) -> NDArray[Any]:

@@ -16,6 +16,7 @@ from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.format.column_kinds import (
     array_of,
     column_names,
+    json_of,
     kind_of_suffix,
     number_of,
     suffix_of_bytes,
@@ -32,6 +33,7 @@ _PROBED = 16  # rows that are tried
 _CHUNK_BYTES = 64 << 20  # of chunks in memory, for each array
 HDF5 = (".h5", ".hdf5", ".hdf")
 KIND_ATTRIBUTE = "paceline_kind"  # the attribute of HDF5 data sets that `paceline data export` writes
+CLASSES_ATTRIBUTE = "classes"  # the attribute of an HDF5 file that holds the class names
 Form = Literal["npy", "hdf5", "zarr"]
 
 
@@ -41,7 +43,6 @@ class Arrays:
 
     path: Path  # a folder of .npy files, one of them, an HDF5 file, or the folder of a Zarr store
     form: Form = "npy"
-    classes: Sequence[str] = ()
 
     @property
     def version(self) -> str:
@@ -76,6 +77,14 @@ class Arrays:
         others = [Path(file) for file in files_below(self.path) if not file.lower().endswith(".npy") or "/" in file]
         kinds = Counter(one.suffix.lower() or "without suffix" for one in others if not one.name.startswith("."))
         return [*notes, *left_out_notes(self.path, kinds)]
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """The names of the labels in an HDF5 file that `paceline data export` wrote; else empty."""
+        exported = next((array for array in self._all.values() if _written_kind(array) is not None), None)
+        if self.form != "hdf5" or exported is None:
+            return ()
+        return [str(name) for name in exported.file.attrs.get(CLASSES_ATTRIBUTE, ())]
 
     @cached_property
     def _arrays(self) -> Mapping[str, Any]:
@@ -129,7 +138,7 @@ class Arrays:
         """
         try:
             return {column.name: _value(self._arrays[column.name][number], column) for column in self.columns}
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:
             raise BadSample(f"{self.name(number)} cannot be read: {error}") from error
 
 
@@ -218,14 +227,15 @@ def _check_parts(path: Path, name: str, virtual: Any) -> None:
 def _kind(array: Any) -> ColumnKind:
     if array.ndim == 1 and array.dtype.kind in "biuf" and array.dtype.itemsize <= 8:  # longer floats become arrays
         return "float" if array.dtype.kind == "f" else "int"
-    if (array.dtype.metadata or {}).get("vlen") is str:  # h5py's mark of text
-        return "text"
-    if array.dtype.kind == "T":  # NumPy 2's text of variable length
-        return "text"
+    is_text = array.dtype.kind == "T" or (array.dtype.metadata or {}).get("vlen") is str  # of NumPy 2, or of h5py
+    if is_text:
+        return "text" if array.ndim == 1 else "json"
     if array.dtype.hasobject or array.dtype.kind in "SU":
         first = _first_row(array)
         if isinstance(first, str):
             return "text"
+        if isinstance(first, np.ndarray) and first.dtype.kind in "OT":  # stored only if all of the objects are text
+            return "json"
         data = _bytes(first)
         return "array" if data is None else kind_of_suffix(suffix_of_bytes(data))
     return "array"
@@ -258,11 +268,25 @@ def _value(value: Any, column: Column) -> Value:
     if column.kind == "text":
         return text_of(value.decode() if isinstance(value, bytes) else value)
     data = _bytes(value)
-    if column.kind == "json" and data is not None:
-        return Payload(data=data, suffix="json")
+    if column.kind == "json":
+        return Payload(data=data, suffix="json") if data is not None else json_of(_texts(value))
     if column.kind in ("image", "bytes") and data is not None:
         return Payload(data=data, suffix=suffix_of_bytes(data))
     return array_of(value)
+
+
+def _texts(value: Any) -> Any:
+    """Return an array of texts as (nested) lists.
+
+    Raises:
+        ValueError: A value is not text.
+    """
+    if isinstance(value, np.ndarray):
+        return [_texts(inner) for inner in value]
+    text = value.decode() if isinstance(value, bytes) else value
+    if not isinstance(text, str):
+        raise ValueError(f"it has {type(text).__name__} in an array of Python objects; supported are numbers and text")
+    return text
 
 
 _OPENED: Mapping[Form, Callable[[Path], Mapping[str, Any]]] = {"npy": _of_numpy, "hdf5": _of_hdf5, "zarr": of_zarr}

@@ -59,7 +59,7 @@ class DatasetSource:
     def classes(self) -> Sequence[str]:
         """The names of the labels, from the attribute `classes` as in torchvision; empty without."""
         found = getattr(self._dataset, "classes", ())
-        return [str(one) for one in found] if isinstance(found, list | tuple) else ()
+        return [key_text(one) for one in found] if isinstance(found, list | tuple) else ()
 
     @cached_property
     def columns(self) -> Sequence[Column]:
@@ -162,9 +162,11 @@ class DatasetSource:
             sample = self._dataset[number]
         except Exception as error:
             raise BadSample(f"{self.name(number)}: {type(error).__name__}: {error}") from error
+        if sample is None:
+            raise BadSample(f"{self.name(number)} is None, and not a sample")
         if isinstance(sample, Mapping):
-            names = column_names([str(key) for key in sample])
-            return {names[str(key)]: value for key, value in sample.items()}
+            names = column_names([key_text(key) for key in sample])
+            return {names[key_text(key)]: value for key, value in sample.items()}
         parts = list(sample) if isinstance(sample, list | tuple) else [sample]
         called = self._wanted or getattr(sample, "_fields", None) or _usual_names(parts)
         if len(called) != len(parts):
@@ -194,6 +196,11 @@ def loaded(name: str) -> Any:
     if not hasattr(found, "__getitem__") or not hasattr(found, "__len__"):
         raise UsageError(f"--dataset {name}: {type(found).__name__} has no __len__ and __getitem__; a Dataset has both")
     return found
+
+
+def key_text(key: Any) -> str:
+    """Return a key of a dict, or the name of a class, as text. Of an enum that is a `str`, this is its value."""
+    return str.__str__(key) if isinstance(key, str) else str(key)
 
 
 def kind_of(value: Any) -> ColumnKind:
@@ -245,7 +252,7 @@ def kept(value: Any, column: Column, images: Written | None = None) -> Value:
     if column.kind == "text":
         return text_of(value)
     if column.kind == "bytes":
-        return Payload(data=bytes(value), suffix="bin")
+        return Payload(data=memoryview(value).tobytes(), suffix="bin")  # `bytes` would call a method of a subclass
     return json_of(value) if column.kind == "json" else array_of(value)
 
 

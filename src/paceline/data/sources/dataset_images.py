@@ -19,6 +19,7 @@ Written = Literal["png", "jpeg"]
 _WRITTEN: tuple[Written, ...] = ("png", "jpeg")
 _QUALITY = 95  # of written JPEGs
 _OF_JPEG = ("L", "RGB", "CMYK")  # the modes that JPEG supports
+_PLAIN = ("L", "RGB", "RGBA")  # modes whose pixels a PNG holds as they are
 
 
 def image_payload(picture: Any, written: Written | None) -> Payload:
@@ -38,18 +39,46 @@ def image_payload(picture: Any, written: Written | None) -> Payload:
         raise ValueError("it is an image without a file of its own; choose how to write its pixels with --images")
     file = io.BytesIO()
     if written == "jpeg" and picture.mode not in _OF_JPEG:
-        raise ValueError(f"an image of mode {picture.mode} cannot be written as JPEG; use --images png")
+        raise ValueError(
+            f"an image of mode {picture.mode} cannot be written as JPEG; use png, or give pixels as an array"
+        )
     try:
         if written == "jpeg":
             picture.save(file, format="JPEG", quality=_QUALITY)
         else:
-            picture.save(file, format="PNG", compress_level=1)
+            _with_all_ids(picture).save(file, format="PNG", compress_level=1)
     except OSError as error:
         raise ValueError(
-            f"an image of mode {picture.mode} cannot be written as {written.upper()}; give picture.convert('RGB'), "
-            "or bytes"
+            f"an image of mode {picture.mode} cannot be written as {written.upper()}; give its pixels as an array"
         ) from error
+    if written == "png" and picture.mode not in _PLAIN:
+        _check_same(picture, file)
     return Payload(data=file.getvalue(), suffix="png" if written == "png" else "jpg")
+
+
+def _with_all_ids(picture: Any) -> Any:
+    """Return an image whose palette has a colour for each id, because Pillow cuts ids to the bits of the palette."""
+    if picture.mode != "P":
+        return picture
+    layout = picture.palette.mode  # such as RGB, with a byte for each letter
+    colours, needed = picture.getpalette(layout) or [], len(layout) * (int(np.max(picture, initial=0)) + 1)
+    if len(colours) >= needed:
+        return picture
+    made = picture.copy()
+    made.putpalette(colours + [0] * (needed - len(colours)), layout)
+    return made
+
+
+def _check_same(picture: Any, file: io.BytesIO) -> None:
+    """Read a written image again, because Pillow converts the pixels of some modes.
+
+    Raises:
+        ValueError: The pixels differ.
+    """
+    with pil().open(file) as again:
+        same = np.array_equal(np.asarray(again), np.asarray(picture))
+    if not same:
+        raise ValueError(f"an image of mode {picture.mode} has other pixels as PNG; give its pixels as an array")
 
 
 def images_choice(name: str, pictures: Sequence[Any], samples: int) -> UsageError:
@@ -66,6 +95,12 @@ def images_choice(name: str, pictures: Sequence[Any], samples: int) -> UsageErro
             sizes[written] = float(np.mean([len(image_payload(one, written).data) for one in pictures])) * samples
         except ValueError:
             continue
+    if not sizes:
+        modes = ", ".join(sorted({str(picture.mode) for picture in pictures}))
+        return UsageError(
+            f"{name} returns images of mode {modes}, which neither PNG nor JPEG can hold; return their pixels as "
+            "arrays (numpy.asarray(image))"
+        )
     choices = {"png": "--images png keeps every value", "jpeg": f"--images jpeg loses some (quality {_QUALITY})"}
     said = "; ".join(f"{choices[written]}, about {units.size(size)}" for written, size in sizes.items())
     return UsageError(f"{name} returns images as pixels, without the files that they were. Choose one: {said}")

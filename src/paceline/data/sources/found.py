@@ -14,17 +14,18 @@ import msgspec
 
 from paceline.core.errors import UsageError
 from paceline.data.format.contents import read_contents
-from paceline.data.format.model import shown
+from paceline.data.format.model import CONTENTS_FILE, shown
 from paceline.data.sources import Source
 from paceline.data.sources.arrays import HDF5, Arrays
 from paceline.data.sources.coco import Coco
+from paceline.data.sources.exported_columns import CLASSES_FILE, COLUMNS_FILE
 from paceline.data.sources.files import files_below, left_out_notes, listed, times_of
 from paceline.data.sources.image_folder import SPLITS, image_files, image_folder
 from paceline.data.sources.json_lines import LINES, json_lines
 from paceline.data.sources.mds import is_mds, mds_folder
 from paceline.data.sources.parquet import tables
 from paceline.data.sources.table import file_table
-from paceline.data.sources.tfrecord import COLUMNS_FILE, tfrecords
+from paceline.data.sources.tfrecord import tfrecords
 from paceline.data.sources.webdataset import PACKED, PLAIN, tars
 from paceline.data.sources.zarr_arrays import is_zarr
 
@@ -84,6 +85,11 @@ def source_of(path: Path, kind: str | None, classes: Sequence[str] | None = None
     Raises:
         UsageError: There is nothing at the path that can be converted.
     """
+    if kind is None and (path / CONTENTS_FILE).is_file():
+        raise UsageError(
+            f"{path} is a data set of paceline data convert already; to put data sets together, use paceline data "
+            "merge, and to read it, use ShardedDataset"
+        )
     kind = kind_at(path, kind)
     if classes is not None and kind not in _NUMBERED:
         raise UsageError(f"--classes-from is for folders of images and tables, and {path} has format {kind}")
@@ -97,11 +103,11 @@ def source_of(path: Path, kind: str | None, classes: Sequence[str] | None = None
     if not files:
         raise UsageError(f"no files in {path} whose names end in {', '.join(suffixes)}")
     found: Any = listed_together(files)
-    others = [*_others(path, files), *_split_notes(files)] if path.is_dir() else []
+    others = [*_others(path, files), *split_notes(files)] if path.is_dir() else []
     return cast(Source, replace(found, left_out=[*found.left_out, *others]))
 
 
-def _split_notes(files: Sequence[Path]) -> list[str]:
+def split_notes(files: Sequence[Path]) -> list[str]:
     """Return a message if the names of the files contain several splits, which become one dataset; else empty."""
     found = {split for file in files for split in SPLITS if split in re.split(r"[^a-z]", file.name.lower())}
     if len(found) < 2:
@@ -198,12 +204,11 @@ def _others(folder: Path, files: Sequence[Path]) -> list[str]:
     taken = {str(file.relative_to(folder)) for file in files}
     others = [Path(file) for file in files_below(folder) if file not in taken]
     kinds = [f"{one.suffix.lower() or 'without suffix'}{' in folders below' * ('/' in str(one))}" for one in others]
-    return left_out_notes(folder, Counter(kind for kind, one in zip(kinds, others, strict=True) if _is_data(one)))
-
-
-def _is_data(path: Path) -> bool:
-    """Return whether a file may be data: not hidden, and no description such as those of Hugging Face's datasets."""
-    return not path.name.startswith(".") and path.name not in (_STATE, _INFO, COLUMNS_FILE)
+    no_data = {_STATE, _INFO, COLUMNS_FILE} | ({CLASSES_FILE} if (folder / COLUMNS_FILE).is_file() else set())
+    shown_kinds = Counter(
+        kind for kind, one in zip(kinds, others, strict=True) if one.name[0] != "." and one.name not in no_data
+    )
+    return left_out_notes(folder, shown_kinds)
 
 
 def _state(folder: Path) -> Mapping[str, Any] | None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.core.errors import UsageError
-from paceline.data.format.model import Column
+from paceline.data.format.model import Column, shown
 from paceline.data.sources.files import (
     AUDIO,
     LABEL,
@@ -40,7 +40,7 @@ def image_folder(root: Path, classes: Sequence[str] | None = None) -> Files:
     kept, below = image_files(root)
     flat = not any("/" in file for file in kept)
     suffixes = _suffixes_of(kept)
-    others = [file for file in set(below) - set(kept) if not Path(file).name.startswith(".")]
+    others = [file for file in set(below) - set(kept) if not Path(file).name.startswith(".") or _has(file, suffixes)]
     left_out = Counter(_reason(file, suffixes) for file in others)
     columns, values = [file_column(kept)], dict[str, list[int]]()
     named: Sequence[str] = ()
@@ -70,9 +70,12 @@ def image_files(root: Path) -> tuple[list[str], list[str]]:
     below = list(files_below(root))
     files = [file for file in below if file.lower().endswith(_suffixes_of(below))]
     if not files:
+        kinds = Counter(Path(file).suffix.lower() or "without suffix" for file in below)
+        has = ", ".join(f"{count:,} {shown(kind)}" for kind, count in kinds.most_common(3)) or "no files"
         raise UsageError(
-            f"no images in {root}: give a folder with one folder of images ({', '.join(SUFFIXES)}) for each class, "
-            "or a table (CSV) of paths and labels; text takes --tokenizer"
+            f"no images in {root}, which has {has} in it and its subfolders: give a folder with one folder of images "
+            f"({', '.join(SUFFIXES)}) for each class, or a table (CSV) of paths and labels; text takes --tokenizer; "
+            "files of other formats must be in the folder itself"
         )
     return [file for file in files if "/" in file] or files, below
 
@@ -86,4 +89,8 @@ def _suffixes_of(files: Sequence[str]) -> tuple[str, ...]:
 def _reason(file: str, wanted: tuple[str, ...]) -> str:
     """Return the reason why a file is not converted: it is not in the folder of a class, or has another suffix."""
     suffix = Path(file).suffix.lower() or "without suffix"
-    return f"{suffix} beside the folders of classes" if file.lower().endswith(wanted) else suffix
+    return f"{suffix} beside the folders of classes" if _has(file, wanted) else suffix
+
+
+def _has(file: str, suffixes: tuple[str, ...]) -> bool:
+    return file.lower().endswith(suffixes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from codecs import BOM_UTF8
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import UsageError
-from paceline.data.format.column_kinds import column_names, json_of, number_of, text_of
+from paceline.data.format.column_kinds import column_names, has_nan, json_of, number_of, text_of
 from paceline.data.format.model import Column, ColumnKind, Sample, Value
 from paceline.data.sources import BadSample
 from paceline.data.sources.files import times_of
@@ -23,6 +24,7 @@ from paceline.data.sources.files import times_of
 LINES = (".jsonl", ".ndjson")
 _KINDS: dict[type, ColumnKind] = {bool: "int", int: "int", float: "float", str: "text"}  # else JSON
 _BOTH = {"int", "float"}
+_GZIP = b"\x1f\x8b"  # the first bytes of a gzip file
 
 Numbers = NDArray[np.int64]
 
@@ -79,7 +81,9 @@ class JsonLines:
             found = msgspec.json.decode(data, type=dict[str, Any])
             values = zip(self.kinds, self.columns, strict=True)
             return {column.name: _value(found.get(name), column) for (name, _), column in values}
-        except (OSError, ValueError) as error:  # msgspec's own are these
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadSample(f"{self.name(number)}: {json_fault(data, error)}") from error
+        except (OSError, ValueError) as error:
             raise BadSample(f"{self.name(number)}: {error}") from error
 
 
@@ -89,6 +93,25 @@ def _value(value: Any, column: Column) -> Value:
     if column.is_number:
         return number_of(value, column)
     return text_of(value) if column.kind == "text" else json_of(value)
+
+
+def json_fault(data: bytes, error: Exception) -> str:
+    """Return the reason why bytes cannot be decoded as JSON; msgspec calls half of a surrogate pair truncated data.
+
+    Args:
+        data: The bytes.
+        error: The error of msgspec.
+    """
+    try:
+        found = json.loads(data)
+        if has_nan(found):
+            return "it has NaN or Infinity, which JSON does not have; write null or text"
+        json.dumps(found, ensure_ascii=False).encode()
+    except UnicodeEncodeError as found:
+        return f"it has {found.object[found.start]!r}, half of a surrogate pair, which is no character; write another"
+    except (ValueError, RecursionError):
+        pass
+    return str(error)
 
 
 def json_lines(paths: Sequence[Path]) -> JsonLines:
@@ -112,11 +135,27 @@ def json_lines(paths: Sequence[Path]) -> JsonLines:
         except OSError as error:
             raise UsageError(f"{path} cannot be read: {error.strerror or error}") from error
     if not kinds:
-        raise UsageError(f"no objects in {', '.join(map(str, paths[:3]))}; each line must be a JSON object with fields")
+        raise UsageError(_no_objects_message(paths))
     file_, line_, offset_, length = np.array(places, np.int64).T
     return JsonLines(
         list(paths), file_, line_, offset_, length, [(name, _kind(found)) for name, found in kinds.items()]
     )
+
+
+def _no_objects_message(paths: Sequence[Path]) -> str:
+    """Return the error message for files in which no object was found: what is wrong with their first line."""
+    for path in paths:
+        with path.open("rb") as file:
+            first = next((line for line in file if line.strip()), b"")
+        if first.startswith(_GZIP):
+            return f"{path} is compressed with gzip; unpack it first (gunzip)"
+        try:
+            msgspec.json.decode(first.removeprefix(BOM_UTF8), type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            if first.strip():
+                said = json_fault(first.removeprefix(BOM_UTF8), error)
+                return f"no objects in {path}, whose first line is no JSON object: {said}"
+    return f"no objects in {', '.join(map(str, paths[:3]))}; each line must be a JSON object with fields"
 
 
 def _collect(line: bytes, kinds: dict[str, set[ColumnKind]]) -> None:

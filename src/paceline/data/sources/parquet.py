@@ -25,6 +25,8 @@ from paceline.data.sources.arrow_values import (
     kind_of_type,
     may_be_ragged,
     merged_schema,
+    python_value,
+    without_nanoseconds,
 )
 from paceline.data.sources.files import times_of
 
@@ -57,7 +59,20 @@ class Tables:
         notes = [f"the paths beside the bytes of column {name} are not converted" for name in paths]
         cut = [file for file, one in zip(self.files, self._opened, strict=True) if not one.has_end]
         notes += [f"{file} has no mark at its end; if it was cut off, rows are missing" for file in cut]
+        notes += [
+            f"the index {name} of pandas is not converted; use df.reset_index() to keep it" for name in self._indices
+        ]
         return [*self.left_out, *notes, *(f"the class names of column {name} are not converted" for name in named)]
+
+    @property
+    def _indices(self) -> Sequence[str]:
+        """The names of pandas indices that have no column, because pandas stored only their first value and step."""
+        found: set[str] = set()
+        for one in self._opened:
+            with suppress(msgspec.DecodeError, KeyError, TypeError):
+                columns = msgspec.json.decode((one.schema.metadata or {})[b"pandas"])["index_columns"]
+                found |= {each["name"] for each in columns if isinstance(each, Mapping) and each.get("name")}
+        return sorted(found)
 
     @cached_property
     def _opened(self) -> list[Any]:
@@ -128,8 +143,8 @@ class Tables:
             return kind_of_type(field.type)
         for group in self._groups[0]:
             if field.name in self._opened[group[0]].schema.names:
-                there = self._column(group, field.name).drop_null()
-                first = bytes_in(there[0].as_py()) if len(there) else None
+                there = next((each for each in self._column(group, field.name) if each.is_valid), None)
+                first = bytes_in(there.as_py()) if there is not None else None
                 return kind_of_suffix(suffix_of_bytes(first or b""))
         return "bytes"
 
@@ -180,9 +195,12 @@ class Tables:
         groups, first = self._groups
         place = int(np.searchsorted(first, number, side="right")) - 1
         try:
-            table = self._read(groups[place])
-            row: dict[str, Any] = table.slice(number - int(first[place]), 1).to_pylist()[0]
-        except (OSError, ValueError) as error:  # the base classes of pyarrow's errors
+            table = self._read(groups[place]).slice(number - int(first[place]), 1)
+            try:
+                row: dict[str, Any] = table.to_pylist()[0]
+            except OverflowError:
+                row = {name: python_value(table.column(name)[0]) for name in table.column_names}
+        except (OSError, ValueError, OverflowError) as error:  # OSError and ValueError: also those of pyarrow
             raise BadSample(f"{self.name(number)} cannot be read: {error}") from error
         return row
 
@@ -244,14 +262,10 @@ class _ArrowFile:
 
 def _readable(table: Any) -> Any:
     """Return a table with nanosecond times as text, because Python's dates have no nanoseconds."""
-    import pyarrow
-    from pyarrow import types
-
     for place, field in enumerate(table.schema):
-        own = field.type
-        if (types.is_timestamp(own) or types.is_duration(own) or types.is_time64(own)) and own.unit == "ns":
-            text = pyarrow.string() if not types.is_duration(own) else pyarrow.int64()
-            table = table.set_column(place, field.name, table.column(place).cast(text))
+        if (own := without_nanoseconds(field.type)) != field.type:
+            column = table.column(place).cast(without_nanoseconds(field.type, only_durations=True))
+            table = table.set_column(place, field.name, column.cast(own))
     return table
 
 

@@ -53,7 +53,7 @@ def file_table(path: Path, classes: Sequence[str] | None = None) -> Files:
         if head == files_in:
             continue
         if head == labels_in:
-            column, values[LABEL], named = _labels(path, [_filled(path, *row, head).strip() for row in rows], classes)
+            column, values[LABEL], named = _labels(path, _without_spaces(path, rows, head), classes)
         else:
             column, values[names[head]] = _typed(names[head], [row[head] for _, row in rows])
         columns.append(column)
@@ -102,11 +102,28 @@ def _filled(path: Path, line: int, row: dict[str, str], head: str) -> str:
     return row[head]
 
 
+def _without_spaces(path: Path, rows: Sequence[tuple[int, dict[str, str]]], head: str) -> list[str]:
+    """Return the label of each row, stripped of spaces at its ends.
+
+    Raises:
+        UsageError: A row has no label, or two labels differ only in spaces at their ends.
+    """
+    found: dict[str, str] = {}
+    labels = [_filled(path, *row, head) for row in rows]
+    for label in labels:
+        if found.setdefault(label.strip(), label) != label:
+            raise UsageError(
+                f"{path}: the labels {found[label.strip()]!r} and {label!r} differ only in spaces at their ends; "
+                "write each class in one way"
+            )
+    return [label.strip() for label in labels]
+
+
 def _labels(path: Path, labels: list[str], classes: Sequence[str] | None) -> tuple[Column, Values, Sequence[str]]:
     """Return labels as numbers: unchanged if all are numbers, else the index of each name in the classes."""
     if classes is None:
         column, values = _typed(LABEL, labels)
-        if column.kind != "text":
+        if column.kind != "text" and len(set(values)) == len(set(labels)):  # `01` and `1` are two names
             return column, values, ()
     numbers, named = numbers_of(path, labels, classes)
     return Column(name=LABEL, kind="int"), list(numbers), named

@@ -20,6 +20,8 @@ from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.format.model import shown
 from paceline.data.format.tokens import ByteTokenizer, Text, Tokenizer
 from paceline.data.sources.files import files_below, left_out_notes, size_of, times_of
+from paceline.data.sources.found import split_notes
+from paceline.data.sources.json_lines import json_fault
 from paceline.data.sources.table import fault_of_row, long_cells
 
 PLAIN, LINES, TABLES = (".txt", ".md"), (".jsonl", ".ndjson"), (".parquet", ".pq")
@@ -137,14 +139,15 @@ def has_records(path: Path) -> bool:
     return any(_reader_of(file) is not _of_plain for file in text_files(path))
 
 
-def left_out(path: Path) -> list[str]:
-    """Return a message about the files in a folder that are not text; empty if all are text."""
+def notes(path: Path) -> list[str]:
+    """Return messages about the files in a folder that are not text, and about files of several splits."""
     if path.is_file():
         return []
-    text = set(text_files(path))
-    others = [Path(file) for file in files_below(path) if path / file not in text]
+    text = text_files(path)
+    taken = set(text)
+    others = [Path(file) for file in files_below(path) if path / file not in taken]
     kinds = Counter(one.suffix.lower() or "without suffix" for one in others if not one.name.startswith("."))
-    return left_out_notes(path, kinds)
+    return [*left_out_notes(path, kinds), *split_notes(text)]
 
 
 def _of_file(path: Path, options: TextOptions) -> Iterator[Text]:
@@ -241,8 +244,10 @@ def _of_record(name: str, record: bytes, options: TextOptions) -> Iterator[Text]
         try:
             found = msgspec.json.decode(record)
             text: Any = found[options.text_field]
-        except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
-            raise BadText(f'{name}: not JSON with a field "{options.text_field}"') from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadText(f"{name}: it is not JSON: {json_fault(record, error)}") from error
+        except (KeyError, TypeError) as error:
+            raise BadText(f'{name}: it is not an object with a field "{options.text_field}"') from error
         if not isinstance(text, str):
             raise BadText(f'{name}: the field "{options.text_field}" is {type(text).__name__}, and not text')
     except BadText as error:

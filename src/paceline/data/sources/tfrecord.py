@@ -8,33 +8,28 @@ records.
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from paceline.core.errors import UsageError
 from paceline.data.format.column_kinds import array_of, column_names, kind_of_suffix, number_of, suffix_of_bytes
 from paceline.data.format.model import Column, ColumnKind, Payload, Sample, Value
-from paceline.data.format.tfrecord import Feature, NotATFRecord, decoded, places
+from paceline.data.format.tfrecord import Feature, NotATFRecord, decoded, fast_crc32c, places, unframed
 from paceline.data.sources import BadSample
+from paceline.data.sources.exported_columns import COLUMNS_FILE, exported_columns
 from paceline.data.sources.files import times_of
 
-COLUMNS_FILE = "columns.json"
+_CHECKSUM_BYTES = 4  # behind the data of a record
+_UNCHECKED = "the data of records are not compared with their checksums; for this, pip install 'paceline[formats]'"
 _SUFFIXES: Mapping[ColumnKind, str] = {"text": "txt", "json": "json", "array": "npy", "bytes": "bin"}
 _PROBED = 64  # records that determine the columns
 _NAMES = {"image/encoded": "image", "image_raw": "image", "image/class/label": "label"}  # TensorFlow's names
-
-
-class ExportedColumns(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of `columns.json`: the columns and classes of exported records."""
-
-    columns: Mapping[str, ColumnKind]
-    classes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -56,8 +51,8 @@ class Records:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Messages about what is not converted."""
-        return self.left_out
+        """Messages about what is not converted or not checked."""
+        return [*self.left_out, *([] if fast_crc32c() else [_UNCHECKED])]
 
     def __len__(self) -> int:
         return len(self.offset)
@@ -91,7 +86,7 @@ class Records:
         for number in range(min(_PROBED, len(self))):
             with suppress(BadSample):
                 found |= {key for key, values in self._features(number).items() if len(values) != 1}
-        return {key for key in found if (known := self._known[key]) and not isinstance(known[0], bytes)}
+        return {key for key in found if isinstance(self._known[key], array)}
 
     @cached_property
     def _known(self) -> dict[str, Feature]:
@@ -144,8 +139,8 @@ class Records:
         path = self.files[self.file[number]]
         try:
             with path.open("rb") as file:
-                data = os.pread(file.fileno(), int(self.length[number]), int(self.offset[number]))
-            return decoded(data)
+                data = os.pread(file.fileno(), int(self.length[number]) + _CHECKSUM_BYTES, int(self.offset[number]))
+            return decoded(unframed(data))
         except (OSError, NotATFRecord) as error:
             raise BadSample(f"{self.name(number)}: {error}") from error
 
@@ -156,8 +151,9 @@ class Records:
             return self._exported(number, column, values)
         listed = column.kind == "array" and not (values and isinstance(values[0], bytes))
         if listed:  # any number of values
-            known = values or next((self._known[key] for key, name in self._names.items() if name == column.name), ())
-            return array_of(np.array(values, np.int64 if known and isinstance(known[0], int) else np.float32))
+            known = next((self._known[key] for key, name in self._names.items() if name == column.name), values)
+            typed = values if values or not isinstance(known, array) else known
+            return array_of(np.array(values, np.int64 if getattr(typed, "typecode", "f") == "q" else np.float32))
         kind = self._kind_of(f"{self.name(number)}: {column.name}", values)
         if kind != column.kind and not (column.kind == "bytes" and values and isinstance(values[0], bytes)):
             raise BadSample(f"{self.name(number)}: {column.name} is {kind}; in the first record it is {column.kind}")
@@ -202,18 +198,8 @@ def tfrecords(paths: Sequence[Path]) -> Records:
     if not found:
         raise UsageError(f"no records in {', '.join(map(str, paths[:3]))}")
     file_, offset, length = np.array(found, np.int64).T
-    exported = _exported_columns(paths)
+    exported = exported_columns(paths[0].parent)
     return Records(list(paths), file_, offset, length, classes=exported.classes, told=exported.columns)
-
-
-def _exported_columns(paths: Sequence[Path]) -> ExportedColumns:
-    path = paths[0].parent / COLUMNS_FILE
-    if not path.is_file():
-        return ExportedColumns(columns={})
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=ExportedColumns)
-    except (OSError, msgspec.MsgspecError):
-        return ExportedColumns(columns={})  # the file is from another program
 
 
 def _is_usual(values: Feature) -> bool:
@@ -222,6 +208,8 @@ def _is_usual(values: Feature) -> bool:
 
 
 def _kind(values: Feature) -> ColumnKind:
+    if isinstance(values, array) and len(values) != 1:
+        return "array"
     first = values[0] if values else b""
     if isinstance(first, bytes) and len(values) <= 1:
         suffix = suffix_of_bytes(first)
@@ -230,8 +218,6 @@ def _kind(values: Feature) -> ColumnKind:
         raise BadSample(
             f"a feature is a list of {len(values)} byte strings; supported are lists of numbers, and single strings"
         )
-    if len(values) != 1:
-        return "array"
     return "float" if isinstance(first, float) else "int"
 
 

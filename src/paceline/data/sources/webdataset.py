@@ -9,11 +9,12 @@ import bz2
 import gzip
 import lzma
 import os
+import re
 import tarfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,13 @@ from paceline.core.errors import UsageError
 from paceline.data.format.column_kinds import column_names, column_of_suffix, plain_suffix
 from paceline.data.format.model import Column, ColumnKind, Payload, Sample, Value
 from paceline.data.sources import BadSample
+from paceline.data.sources.exported_columns import exported_columns
 from paceline.data.sources.files import left_out_notes, times_of
 from paceline.data.sources.table import is_decimal
 
 PLAIN = (".tar",)
 PACKED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+_WHOLE = re.compile("[+-]?[0-9]+")
 _KEPT_UNPACKED = 2  # tars in memory
 _PIECE_BYTES = 1 << 20  # of zeros, read at a time
 _UNPACKED_BY: Mapping[str, Callable[[Path], Any]] = {".bz2": bz2.open, ".xz": lzma.open}  # else gzip
@@ -58,9 +61,10 @@ class Tars:
     groups: Sequence[Group]
     classes: Sequence[str] = ()
     left_out: Sequence[str] = ()  # messages about what is not converted
+    told: Mapping[str, ColumnKind] = field(default_factory=dict)  # kinds of columns, from `columns.json`
 
-    def __reduce__(self) -> tuple[type[Tars], tuple[Sequence[Path], Sequence[Group]]]:
-        return type(self), (self.files, self.groups)
+    def __reduce__(self) -> tuple[type[Tars], tuple[Any, ...]]:
+        return type(self), (self.files, self.groups, self.classes, self.left_out, self.told)
 
     @property
     def version(self) -> str:
@@ -92,7 +96,7 @@ class Tars:
     @cached_property
     def _by_suffix(self) -> dict[str, Column]:
         """The column of each suffix. If a sample has two image suffixes, their columns are named by the suffixes."""
-        found = {one.suffix: column_of_suffix(one.suffix) for group in self.groups for one in group.members}
+        found = {one.suffix: self._column(one.suffix) for group in self.groups for one in group.members}
         names = {suffix: column.name for suffix, column in found.items()}
         both = {suffix for group in self.groups for suffix in _alike([one.suffix for one in group.members], names)}
         apart = column_names(sorted(both))
@@ -102,6 +106,12 @@ class Tars:
             if kinds.setdefault(name, column.kind) != column.kind:
                 raise UsageError(f"files .{suffix} are {column.kind}, and others of column {name} are {kinds[name]}")
         return {suffix: replace(column, name=apart.get(suffix, column.name)) for suffix, column in found.items()}
+
+    def _column(self, suffix: str) -> Column:
+        """Return the column of a suffix: one that `columns.json` names, else by the suffix alone."""
+        usual = column_of_suffix(suffix)
+        names = (usual.name, suffix, *(["image"] if usual.kind == "bytes" else []))  # of an image with an odd suffix
+        return next((Column(name=name, kind=self.told[name]) for name in names if name in self.told), usual)
 
     def size(self, number: int) -> int:
         """Return the number of bytes of a sample's files."""
@@ -154,10 +164,13 @@ def _number(name: str, data: bytes, column: Column) -> int | float:
         BadSample: The file has no number, or one that its column cannot store unchanged.
     """
     try:
-        found = float(data) if column.kind == "float" else int(data)
+        said = data.decode().strip()
+        found = float(said) if column.kind == "float" else int(said)
     except ValueError as error:
-        raise BadSample(f"{name} is not a number: {data[:40]!r}") from error
-    said = data.decode().strip()
+        kind = "decimal number" if column.kind == "float" else "whole number; files of decimal numbers are NAME.float"
+        raise BadSample(f"{name} says {data[:40]!r}, which is no {kind}") from error
+    if column.kind == "int" and not _WHOLE.fullmatch(said):
+        raise BadSample(f"{name} says {data[:40]!r}, which would become {found}; give text (.txt)")
     is_named = not any(map(str.isdigit, said))  # nan or inf
     if column.kind == "float" and not is_named and not is_decimal(said):
         raise BadSample(f"{name} says {data[:40]!r}, which would become {found}; give text (.txt)")
@@ -185,7 +198,9 @@ def tars(paths: Sequence[Path]) -> Tars:
     if not groups:
         raise UsageError(f"no samples in {', '.join(map(str, paths[:3]))}: file names must be KEY.SUFFIX")
     cut = [f"{path} has no mark at its end; if it was cut off, samples are missing" for path in endless]
-    return Tars(list(paths), groups, left_out=[*left_out_notes(paths[0].parent, skipped), *cut])
+    exported = exported_columns(paths[0].parent)
+    left_out = [*left_out_notes(paths[0].parent, skipped), *cut]
+    return Tars(list(paths), groups, exported.classes, left_out, exported.columns)
 
 
 def _is_packed(path: Path) -> bool:
@@ -274,7 +289,13 @@ def _has_bytes(path: Path, one: tarfile.TarInfo) -> bool:
     Raises:
         UsageError: The member is a link or a sparse file.
     """
-    if one.issym() or one.islnk() or one.issparse():
-        said = "a sparse file" if one.issparse() else f"a link to {one.linkname}"
-        raise UsageError(f"{path}: {one.name} is {said}, without its own bytes; pack the files with tar --dereference")
+    if one.issparse():
+        raise UsageError(
+            f"{path}: {one.name} is a sparse file; pack the files without tar --sparse, which leaves out zeros"
+        )
+    if one.issym() or one.islnk():
+        raise UsageError(
+            f"{path}: {one.name} is a link to {one.linkname}, without its own bytes; pack the files with tar "
+            "--dereference"
+        )
     return one.isreg()

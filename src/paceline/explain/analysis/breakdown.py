@@ -30,7 +30,8 @@ from paceline.record import layout
 from paceline.record.layout import FLAG_DEVICE_TIMED, PHASES, SLOTS
 from paceline.record.run import Launch, Rank, Rows, column
 
-_FEW = 8  # with fewer samples than this, a split uses a default share
+_FEW = 8  # with fewer stack samples than this, a split also uses a default share
+_DEFAULT_WEIGHT = 2  # the default share counts as much as this many samples
 _MOST_POINTS = 2000
 _FEW_TIMED = 8  # with fewer timed steps than this, they do not represent the other steps
 
@@ -73,13 +74,13 @@ def sample_counts(rank: Rank, slot: str) -> dict[str, int]:
 def _side_share(rank: Rank, slot: str, sides: Sequence[str], otherwise: float) -> float:
     """Return the share of a slot's stack samples on the given sides (kinds of code), among those with a known side.
 
-    If there are too few samples, the result is `otherwise`.
+    Without samples, the result is the default share `otherwise`. With few samples, the result is a weighted mean of the
+    measured share and the default share.
     """
     counts = sample_counts(rank, slot)
     decided = sum(n for side, n in counts.items() if side != "unknown")
-    if decided < _FEW:
-        return otherwise
-    return sum(counts.get(side, 0) for side in sides) / decided
+    found, weight = sum(counts.get(side, 0) for side in sides), _DEFAULT_WEIGHT if decided < _FEW else 0
+    return (found + weight * otherwise) / (decided + weight)
 
 
 def _share_without_forward(rank: Rank) -> float:
@@ -111,6 +112,23 @@ def runnable_ratio(rank: Rank) -> float:
     last = rank.ticks[-1]
     on_cpu, runnable = float(last["main_on_cpu_s"]), float(last["main_runnable_s"])
     return runnable / on_cpu if on_cpu > 0 and not math.isnan(runnable) else 0.0
+
+
+def active_share(rank: Rank) -> float | None:
+    """Return the share of time in which the training thread ran, or was ready to run, from the first to the last step.
+
+    In the rest of the time, the thread waited for something else, such as data, or another Python thread with the GIL.
+
+    Returns:
+        The share (0 to 1), or None if the kernel did not report the times of the thread.
+    """
+    ticks = rank.ticks[(rank.ticks["step"] > 0) & ~np.isnan(rank.ticks["main_runnable_s"])]
+    if len(ticks) < 2 or ticks["time_ns"][-1] <= ticks["time_ns"][0]:
+        return None
+    passed_s = float(ticks["time_ns"][-1] - ticks["time_ns"][0]) / 1e9
+    active = ticks["main_on_cpu_s"] + ticks["main_runnable_s"]
+    share = float(active[-1] - active[0]) / passed_s
+    return None if math.isnan(share) else min(1.0, share)
 
 
 def cpu_wait_share(rank: Rank) -> float:
@@ -197,14 +215,15 @@ def _with_communication(rank: Rank, rows: Rows, found: dict[str, np.ndarray]) ->
         kept = np.maximum(found[name] - off_cpu, 0.0) * contention
         waited = np.clip(off_cpu - kept, 0.0, found[name])
         if measured is not None:
-            waited = _as_measured(waited * (rows["synced"] > 0), sum(one["exposed_s"] for one in measured))
+            exposed_s = sum(one["exposed_s"] for one in measured) * rows["synced"]  # measured for one pass
+            waited = _as_measured(waited * (rows["synced"] > 0), float(exposed_s.mean()) if len(rows) else 0.0)
         found[name] = found[name] - waited
         found["communication"] = found["communication"] + waited
     return found
 
 
 def _as_measured(waited: np.ndarray, exposed_s: float) -> np.ndarray:
-    """Scale waiting times down so that their mean is at most the measured mean (0: not measured), and return them."""
+    """Return waiting times, scaled down so that their mean per step is at most `exposed_s` (0: not measured)."""
     mean = float(waited.mean()) if len(waited) else 0.0
     return waited * min(1.0, exposed_s / mean) if exposed_s and mean else waited
 

@@ -8,8 +8,8 @@ The rate of a PCIe link in one direction, before packet headers (PCI Express bas
 
     bytes/s = lanes * transfers/s * (payload bits / line bits) / 8
 
-This file was written without a GPU. The meaning of the driver's readings is taken from NVML's documentation
-(docs.nvidia.com/deploy/nvml-api).
+The meaning of the driver's readings is taken from NVML's documentation (docs.nvidia.com/deploy/nvml-api). The
+utilization was seen to be right on an H100 (benchmarks/results/gpu-proof-*.json).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from paceline.core.statistics import warmup_length
 from paceline.explain.analysis.host import mean_reading, values_of, while_stepping
-from paceline.record.run import JsonObject, Rank, Run
+from paceline.record.run import JsonObject, Rank, Run, column
 
 LOADED = 50  # percent of utilization from which a reading is under load
 _HEAT = frozenset({"sw_thermal", "hw_thermal"})
@@ -133,7 +134,19 @@ def gpu_use(run: Run, rank: Rank) -> GpuUse | None:
         return None
     taken = [x for x in lines if x.get("kind") == "host"]
     stepping = _of_gpu(facts["index"], while_stepping(replace(run, ranks=(rank,)), taken))
-    return _use(facts, stepping, _of_gpu(facts["index"], taken)) if stepping else None
+    steady = _of_gpu(facts["index"], _while_steady(rank, taken))
+    return _use(facts, stepping, steady or stepping, _of_gpu(facts["index"], taken)) if stepping else None
+
+
+def _while_steady(rank: Rank, lines: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return the lines whose interval lies after the warm-up and before the end of the last step.
+
+    A GPU idles while a program warms up, and a reading that was taken just after the last step is half of idle time.
+    """
+    ends, warmup = rank.steps["end_ns"], warmup_length(column(rank.steps, "wall_s"))
+    begin = float(ends[warmup - 1]) if warmup else float(rank.meta.get("first_ns") or 0)
+    last = float(ends[-1]) if len(ends) else 0.0
+    return [x for x in lines if begin <= x["time_ns"] - 1e9 * x.get("interval_s", 1.0) and x["time_ns"] <= last]
 
 
 def why_no_gpu(run: Run, rank: Rank) -> str | None:
@@ -174,13 +187,15 @@ def _of_gpu(index: int, lines: Sequence[JsonObject]) -> list[JsonObject]:
     return [g for x in lines for g in x.get("gpus") or () if g.get("index") == index]
 
 
-def _use(facts: JsonObject, readings: Sequence[JsonObject], whole: Sequence[JsonObject]) -> GpuUse:
-    """Return the use of a GPU, from its readings during training steps.
+def _use(
+    facts: JsonObject, readings: Sequence[JsonObject], steady: Sequence[JsonObject], whole: Sequence[JsonObject]
+) -> GpuUse:
+    """Return the use of a GPU, from its readings during training steps, and its utilization from the steady ones.
 
     Errors are counted over the whole run, because an error often ends it.
     """
     loaded = [r for r in readings if (r.get("utilization_gpu_percent") or 0) >= LOADED]
-    utilization = mean_reading(readings, "utilization_gpu_percent")
+    utilization = mean_reading(steady, "utilization_gpu_percent")
     highest = facts.get("sm_clock_max_mhz")
     return GpuUse(
         index=int(facts["index"]),

@@ -31,6 +31,9 @@ _IN_FEW = 0.7  # share of the waiting above the median wait that falls on a sixt
 _OF_WAIT = 0.5  # share of all waiting that is above the median wait
 # least and most seconds to start and end a worker process; 40 ms were measured on a busy machine
 _START_S = (0.005, 0.04)
+# least and most CPU seconds of the training process and of a worker for a batch that the worker sends; 0.4 and 1.0 ms
+# were measured for two small tensors
+_RECEIVE_S, _SEND_S = (0.0002, 0.0005), (0.0003, 0.0012)
 _BY_A_CORE = 0.5  # share of the long waits that waiting for a CPU core may explain
 _WITHOUT_WORKERS = 5.0  # largest speed-up of compute if no workers run at the same time
 _WARM = 0.5  # a program that waited 74% of its time computed 1.5 times as fast without this wait
@@ -53,6 +56,7 @@ class LoaderModel:
     workers: int  # number of workers, or of threads that make batches instead of workers
     cores: float  # cores that this rank can use
     free_cores: float | None = None  # cores that other programs leave for this rank; None if not measured
+    to_send: float = 0.0  # batches per step that workers would send; 0 if workers send them already
     starts: float = 0.0  # loaders without workers started per step: with workers, each of them would start its workers
     # part of restart_s without making the first batches, which persistent workers also have to make
     start_s: float = 0.0
@@ -77,9 +81,16 @@ class LoaderModel:
         """CPU seconds that a step needs, as a share of the CPU seconds that the cores have."""
         return self._cpu_s / self.step_s
 
-    def step_with(self, workers: int) -> float:
-        """Return the predicted seconds of a step with this number of workers."""
-        return max(self.compute_s, self.make_s / max(workers, 1), self._cpu_s)
+    def step_with(self, workers: int, receive_s: float = 0.0, send_s: float = 0.0) -> float:
+        """Return the predicted seconds of a step with this number of workers.
+
+        Args:
+            workers: Number of workers.
+            receive_s: Further seconds of a step for receiving batches from workers.
+            send_s: Further seconds of a step for sending batches from workers.
+        """
+        cpu_s = self._cpu_s + (receive_s + send_s) / self.cores
+        return max(self.compute_s + receive_s, (self.make_s + send_s) / max(workers, 1), cpu_s)
 
     @property
     def _cpu_s(self) -> float:
@@ -104,17 +115,21 @@ class LoaderModel:
         For the lower end, each batch takes a third longer for coordination, and another quarter if all cores are busy,
         because two cores may be two hardware threads of one core. The time that the model does not explain stays as it
         is; for the upper end, half of it stays. For the lower end, other programs keep their cores. Loaders that are
-        made in each epoch start their workers again.
+        made in each epoch start their workers again. The first workers also have to send their batches.
         """
         quick, slow = (self.starts * workers * start_s for start_s in _START_S)
-        predicted = max(self.step_with(workers), 1e-9)
-        longer = 1.33 + 0.25 * min(1.0, self._cpu_s / predicted)
-        high = self.step_s / (predicted + 0.5 * self.unexplained_s + quick)
-        coordinated = max(self.compute_s + 0.1 * self.make_s / max(workers, 1), predicted * longer)
+        best, worst = (max(self.step_with(workers, *more), 1e-9) for more in self._hand_over_s())
+        longer = 1.33 + 0.25 * min(1.0, self._cpu_s / worst)
+        high = self.step_s / (best + 0.5 * self.unexplained_s + quick)
+        coordinated = max(self.compute_s + 0.1 * self.make_s / max(workers, 1), worst * longer)
         if self.free_cores is not None:
             coordinated = max(coordinated, self._cpu_s * self.cores / self.free_cores)
         low = self.step_s / (coordinated + self.unexplained_s + slow)
         return Gain(low=max(1.0, min(low, high)), high=max(1.0, high))
+
+    def _hand_over_s(self) -> list[tuple[float, float]]:
+        """Return the least and the most seconds per step for receiving and for sending batches of new workers."""
+        return [(self.to_send * r, self.to_send * s) for r, s in zip(_RECEIVE_S, _SEND_S, strict=True)]
 
     def gain_of_cached_samples(self) -> Gain:
         """Return the speed-up of a step if samples come from memory: only the work of the training process is left.
@@ -153,6 +168,7 @@ def loader_model_of(analysis: RunAnalysis, rank: RankAnalysis) -> LoaderModel:
         make_cpu_s=make_cpu,
         hand_over_s=sent,
         other_cpu_s=max(0.0, own - (make_cpu if in_process else 0.0)),
+        to_send=0.0 if loader is None or not in_process else fetches,
         starts=0.0 if loader is None or not in_process else loaders_made(rank.record) / max(1, rank.record.count),
         workers=int(behind) if loader is None else loader.makers,
         cores=_cores(analysis) / _ranks_on_host(analysis, rank),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -92,13 +92,20 @@ def read_window(rank: Rank) -> ProfilerWindow | None:
     if not notes:
         return None
     note: dict[str, Any] = dict(notes[-1])
-    operators = msgspec.convert(note["operators"], list[Operator])
     return ProfilerWindow(
         steps=int(note["steps"]),
         wall_s=float(note["wall_s"]),
-        operators=sorted(operators, key=lambda o: -o.time_s),
+        operators=sorted(_operators(note["operators"]), key=lambda o: -o.time_s),
         matrix_work=msgspec.convert(note.get("matrix_work"), MatrixWork | None),
     )
+
+
+def _operators(told: list[dict[str, Any]]) -> list[Operator]:
+    """Return the operators of a summary. Where one ran on a device, those without a device time took none there."""
+    operators = msgspec.convert(told, list[Operator])
+    if all(operator.device_self_s is None for operator in operators):
+        return operators
+    return [replace(o, device_self_s=o.device_self_s or 0.0) for o in operators]
 
 
 # ----------------------------------------------------------------------------------------------- element-wise operators

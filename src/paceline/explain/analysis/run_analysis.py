@@ -30,6 +30,8 @@ Columns = Mapping[str, np.ndarray]
 TELLABLE_S = 0.0002  # seconds of a step: shorter times cannot be separated from the overhead of the recorder
 MIN_STEPS = 12  # findings about speed need at least this number of steady steps
 MIN_STEADY_S = 0.15  # and at least this number of seconds of steady steps
+_LEAST_LAGS = 8
+_BEHIND = 0.1  # of the time of a pass: with a shorter delay, the GPU waits for the host
 _MATRIX_OPERATORS = (
     "aten::mm",
     "aten::addmm",
@@ -174,10 +176,31 @@ def gain_of_removing(share: float, least: float, most: float) -> Gain:
     return Gain(low=1 / (1 - share * least), high=1 / (1 - share * most), basis="assumed")
 
 
+def waits_for_host(rank: RankAnalysis) -> bool | None:
+    """Return whether the GPU ends each phase soon after the host has launched it, or None if this is unknown."""
+    told = rank.record.summary.get("device") or {}
+    lags, steps = told.get("lag_s") or {}, max(1, len(rank.rows))
+    if int(told.get("lag_count") or 0) < _LEAST_LAGS:
+        return None
+    phases = {name: rank.breakdown.seconds[name] / steps for name in ("forward", "backward")}
+    return all(name in lags and float(lags[name]) < _BEHIND * spent for name, spent in phases.items())
+
+
+def operators_were_timed(rank: RankAnalysis) -> bool:
+    """Return whether the times of operators are times of computing.
+
+    On a GPU they are intervals between events, in which a GPU that waits for the host is idle.
+    """
+    if rank.window is None or rank.window.operator_s <= 0:
+        return False
+    on_device = all(o.device_self_s is not None for o in rank.window.operators)
+    return on_device and waits_for_host(rank) is False
+
+
 def matrix_share(rank: RankAnalysis) -> float | None:
-    """Return the share of step time in matrix operators, or None if the device time of operators was not measured."""
+    """Return the share of step time in matrix operators on a GPU, or None if operators were not timed there."""
     window = rank.window
-    if window is None or window.operator_s <= 0 or any(o.device_self_s is None for o in window.operators):
+    if window is None or not operators_were_timed(rank):
         return None
     compute = sum(rank.breakdown.shares[name] for name in ("forward", "backward", "optimizer"))
     spent = sum(o.time_s for o in window.operators if o.name.startswith(_MATRIX_OPERATORS))

@@ -50,6 +50,7 @@ _MODULES = (
     "host001_cpu_oversubscribed",
     "host002_memory_swapping",
     "host003_cpu_contended",
+    "host004_thread_blocked",
     "gpu001_thermal_throttling",
     "gpu002_power_capped",
     "gpu003_pcie_degraded",

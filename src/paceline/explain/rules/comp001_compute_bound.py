@@ -5,6 +5,7 @@ from __future__ import annotations
 from paceline.core import units
 from paceline.explain import words
 from paceline.explain.analysis import captures as spans
+from paceline.explain.analysis.breakdown import active_share
 from paceline.explain.analysis.mfu import Mfu
 from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding
@@ -21,7 +22,9 @@ more GPUs.
 ## How it is detected
 
 Paceline reports `compute-bound` if the forward pass, the backward pass and the optimizer together take at least 85% of
-step time. If Paceline can read the utilization of the GPU, kernels must also run during at least 85% of the time. In
+step time. If Paceline can read the utilization of the GPU, kernels must also run during at least 85% of the time. On a
+CPU, the training thread must also run, or be ready to run, during at least 85% of the time: a thread that waits for
+another Python thread computes nothing. In
 profiler captures, compute kernels must run during at least 85% of the captured time on every rank; the captured time
 includes the time before the first GPU event. If the model FLOP utilization (MFU) can be computed, the finding also
 shows it as a percentage of the GPU's peak rate.
@@ -31,6 +34,8 @@ shows it as a percentage of the GPU's peak rate.
 def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding COMP001, or None if it does not apply."""
     used = [gpu.utilization for _, gpu in analysis.gpus if gpu.utilization is not None]
+    if analysis.on_cpu:
+        used = [share for rank in analysis.ranks if (share := active_share(rank.record)) is not None]
     busy = min([sum(analysis.shares[name] for name in ("forward", "backward", "optimizer")), *used])
     if busy < 0.85:
         return None

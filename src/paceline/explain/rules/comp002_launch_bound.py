@@ -8,7 +8,7 @@ from paceline.explain.analysis import captures as spans
 from paceline.explain.analysis.breakdown import profiled_part
 from paceline.explain.analysis.gains import at_most
 from paceline.explain.analysis.profiler_window import ProfilerWindow
-from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
+from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis, waits_for_host
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 from paceline.traces.analyze.path_summary import HOST
@@ -16,8 +16,6 @@ from paceline.traces.analyze.ranks import Traces
 from paceline.traces.capture import COMPUTE
 
 _WORTH = 0.05  # least share of step time
-_LEAST_LAGS = 8
-_BEHIND = 0.1
 _IDLE_FOR_THE_HOST = 0.15  # least share of a capture in which the GPU is idle because of the host
 _IDLE_FOR_THE_HOST_IF_REPLAYED, _GAIN_IF_REPLAYED = 0.08, 1.08  # the same if a replay shows a gain
 _SHORT_S = 100e-6  # a longer mean duration of compute kernels gives the host enough time to launch the next kernel
@@ -61,7 +59,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
     if window is None:
         return None
     compute = analysis.shares["forward"] + analysis.shares["backward"]
-    share = _share_on_cpu(window, compute) if analysis.on_cpu else _share_on_gpu(rank, compute)
+    share = _share_on_cpu(window, compute) if analysis.on_cpu else compute if waits_for_host(rank) else None
     if share is None or window.operators_per_step < 200 or compute < 0.4:
         return None
     share *= profiled_part(rank.record)
@@ -109,17 +107,6 @@ def _share_on_cpu(window: ProfilerWindow, compute: float) -> float | None:
     filled = window.operator_s / max(window.wall_s, 1e-9)
     small = window.tiny_share * filled + max(0.0, compute - filled)
     return min(small, compute) if small >= 0.5 * compute else None
-
-
-def _share_on_gpu(rank: RankAnalysis, compute: float) -> float | None:
-    """Return `compute` if the GPU ends each phase soon after the host; None otherwise, or if this is unknown."""
-    told = rank.record.summary.get("device") or {}
-    lags, steps = told.get("lag_s") or {}, max(1, len(rank.rows))
-    if int(told.get("lag_count") or 0) < _LEAST_LAGS:
-        return None
-    phases = {name: rank.breakdown.seconds[name] / steps for name in ("forward", "backward")}
-    follows = all(name in lags and float(lags[name]) < _BEHIND * spent for name, spent in phases.items())
-    return compute if follows else None
 
 
 def _lag(rank: RankAnalysis) -> list[Evidence]:

@@ -7,7 +7,7 @@ from paceline.explain import words
 from paceline.explain.analysis.breakdown import profiled_part
 from paceline.explain.analysis.gains import at_most
 from paceline.explain.analysis.profiler_window import is_elementwise
-from paceline.explain.analysis.run_analysis import RunAnalysis
+from paceline.explain.analysis.run_analysis import RunAnalysis, operators_were_timed
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
 
@@ -38,8 +38,8 @@ def check(analysis: RunAnalysis) -> Finding | None:
     window = rank.window
     if window is None or window.operator_s <= 0:
         return None
-    if not analysis.on_cpu and any(o.device_self_s is None for o in window.operators):
-        return None  # without device times, operator times on a GPU are the times to launch the operators
+    if not analysis.on_cpu and not operators_were_timed(rank):
+        return None  # operator times on a GPU are then times to launch the operators
     elementwise = [o for o in window.operators if is_elementwise(o.name) and o.time_s >= 20e-6 * o.count]
     part = sum(o.time_s for o in elementwise) / window.operator_s
     compute = sum(analysis.shares[name] for name in ("forward", "backward"))

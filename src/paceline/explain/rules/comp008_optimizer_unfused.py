@@ -11,6 +11,7 @@ from paceline.explain.rules import Rule
 from paceline.record.run import JsonObject
 
 _FUSABLE = ("Adam", "AdamW", "SGD", "Adagrad")
+_WORTH = 0.15  # share of step time: on a CPU, fused Adam saved a third of the optimizer's time (measured: 1.05x at 13%)
 _LEAST_TENSORS, _LEAST_NUMBERS = 8, 100_000
 
 PAGE = """
@@ -21,7 +22,7 @@ The optimizer updates the parameters one tensor at a time, and these updates tak
 ## How it is detected
 
 Paceline reports `optimizer-unfused` if the optimizer phase (updating the parameters, zeroing and clipping gradients)
-takes at least 12% of step time, and if the optimizer uses neither fused nor foreach kernels. On a CPU, torch uses
+takes at least 15% of step time, and if the optimizer uses neither fused nor foreach kernels. On a CPU, torch uses
 neither fused nor foreach kernels by default. Paceline does not report `optimizer-unfused` for optimizers that are not
 part of torch. Paceline also does not report it if the model has fewer than 8 parameter tensors with fewer than 100,000
 elements in total.
@@ -43,7 +44,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
     rank = analysis.first
     used = rank.record.summary.get("optimizers", ())
     plain = [o for o in used if not o.get("fused") and not _foreach(o)]
-    if share < 0.12 or not plain or not all(o.get("of_torch", True) for o in used):
+    if share < _WORTH or not plain or not all(o.get("of_torch", True) for o in used):
         return None
     biggest = max(plain, key=lambda o: o.get("parameters", 0))
     if biggest["tensors"] < _LEAST_TENSORS and biggest["parameters"] < _LEAST_NUMBERS:

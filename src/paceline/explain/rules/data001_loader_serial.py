@@ -45,11 +45,12 @@ without workers fetches a batch.
 
 - `loader.workers`: worker processes load batches while the model computes. Paceline predicts the step time as the
   largest of three times: the compute time, the time to load a batch divided by the number of workers, and the CPU time
-  divided by the number of cores. Paceline proposes the smallest number of workers whose predicted step time is within
-  3% of the best. The change is exact (training computes the same numbers) if loading a sample draws no random numbers.
-  For an `IterableDataset`, Paceline proposes one worker, which reads the samples in the same order as before. With
-  several workers, each worker would read all samples of an `IterableDataset`, unless its `__iter__` uses
-  `get_worker_info()`.
+  divided by the number of cores. New workers also have to send their batches: 0.5 to 1.7 ms of CPU time per batch, so
+  workers do not help much if a batch takes only a few milliseconds. Paceline proposes the smallest number of workers
+  whose predicted step time is within 3% of the best. The change is exact (training computes the same numbers) if
+  loading a sample draws no random numbers. For an `IterableDataset`, Paceline proposes one worker, which reads the
+  samples in the same order as before. With several workers, each worker would read all samples of an
+  `IterableDataset`, unless its `__iter__` uses `get_worker_info()`.
 - `loader.background`: without a `DataLoader`, load the next batch in a background thread or process.
   A program that makes a loader for each epoch or client starts the workers each time, which Paceline counts.
 - `loader.decode`: make the code that loads one sample faster. The expected gain is that of making the function with

@@ -97,11 +97,13 @@ def _gain(host: HostUse, share: Interval, throttled: float) -> Gain:
     """Return the gain if no other program used the CPU.
 
     At the lower end, other programs cause their share of the CPU time outside the training thread. At the upper end,
-    they cause all waiting for a core.
+    they cause all waiting for a core. Few measurements give a wide interval, so the time that is not waited for is
+    assumed to be at least half of what was measured.
     """
     others, own = host.other_cores or 0.0, max(0.0, (host.own_cores or 0.0) - 1.0)
     part = 1.0 if throttled >= 0.05 or others + own <= 0 else others / (others + own)
-    return saving(Interval(value=share.value, low=share.low * part, high=share.high, count=share.count))
+    high = min(share.high, (1 + share.value) / 2)
+    return saving(Interval(value=share.value, low=share.low * part, high=high, count=share.count))
 
 
 RULE = Rule(code="HOST003", name="cpu-contended", page=PAGE, check=check)

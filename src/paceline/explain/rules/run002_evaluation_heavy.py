@@ -9,6 +9,7 @@ from paceline.explain.analysis.loader import evaluation_loaders
 from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
+from paceline.record.run import column
 
 _LEAST_WAITED = 0.02  # least share of step time spent waiting for evaluation batches
 _LEFT_OUT = 0.5  # share of evaluations left out
@@ -16,14 +17,17 @@ _LEFT_OUT = 0.5  # share of evaluations left out
 PAGE = """
 ## What it means
 
-Evaluation takes a large part of the run. Evaluation means forward passes without gradients, and loading the batches of
-the evaluation.
+Evaluation takes a large part of the run. Evaluation means forward passes that no backward pass uses, usually without
+gradients, and loading the batches of the evaluation.
 
 ## How it is detected
 
 Paceline reports `evaluation-heavy` if forward passes of the trained model without gradients, together with loading
 their batches, take at least 10% of step time. If a second model that is not trained (a teacher, a frozen encoder) runs
 inside a step, its forward passes count as part of the forward phase, not as evaluation.
+
+Forward passes with gradients count as evaluation in two cases: no backward pass follows while the batches come from one
+loader; or, without a loader, far more of them than usual precede a backward pass that takes no longer than usual.
 
 The expected gain of evaluating half as often is half of the share of evaluation. Its interval comes from the scatter of
 the times of single evaluations. How much faster one evaluation can be is not known, so that gain is assumed.
@@ -43,9 +47,9 @@ def check(analysis: RunAnalysis) -> Finding | None:
         return None
     rank = analysis.first
     spent = rank.phases["evaluation"]
-    steps = int((spent > 0).sum())
+    steps, trained = int((column(rank.record.steps, "evaluation_s") > 0).sum()), len(rank.record.steps)
     fetches = sum(int(loader.get("eval_fetches", 0)) for loader in rank.record.summary.get("loaders", ()))
-    text = f"the program evaluated after {steps} of {len(rank.rows)} training steps, on {fetches} batches in total"
+    text = f"the program evaluated after {steps} of {trained} training steps, on {fetches} batches in total"
     return Finding(
         code="RUN002",
         name="evaluation-heavy",

@@ -36,7 +36,7 @@ of slow steps is at least 10% of all step time. If step times grow steadily, Pac
 Other programs on the machine also make single steps slow. Paceline therefore reports `step-jitter` only if at least
 four steps are slow, if slow steps occur in at least three quarters of the run, and if the time in which the training
 thread waited for a CPU core explains less than half of the extra time. Slow steps that train on as many more samples as
-they take longer do not count.
+they take longer do not count, unless they are equally far apart and have more backward passes than other steps.
 
 If slow steps are equally far apart, the program does more work in every n-th step, such as a rollout, an evaluation, or
 a penalty. The finding then names n, and input shapes are not the cause.
@@ -94,7 +94,10 @@ def _slow_steps(rank: RankAnalysis, busy: Floats) -> NDArray[np.bool_]:
     """Return for each step whether the step is slow, also relative to its number of samples."""
     usual = float(np.median(busy))
     slow: NDArray[np.bool_] = busy > max(_SLOW * usual, usual + _LEAST_S)
-    samples = column(rank.rows, "samples")
+    samples, passes = column(rank.rows, "samples"), column(rank.rows, "micro_steps")
+    longer = slow & (passes > np.median(passes))
+    if period_of(np.flatnonzero(longer)) is not None:
+        return longer  # the program does more work in every n-th step, such as a penalty
     if np.all(samples > 0):
         by_sample = busy / samples
         slow &= by_sample > _SLOW * float(np.median(by_sample))

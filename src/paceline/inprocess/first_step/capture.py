@@ -8,7 +8,9 @@ the skipped training. Until then ``torch.save`` does nothing. With real weights 
 ends in the first forward, at the first submodule; a model with convolutions ends after this forward.
 
 With ``PACELINE_CATCH_STEP=1`` the first step runs, and every operator of the second step is counted (`Tally`). Then the
-capture takes more batches from the loader, without any of its own torch modes, to measure the batch time.
+capture takes more batches from the loader, without any of its own torch modes, to measure the batch time. With
+``PACELINE_CATCH_STEP=gpu`` the process ends where it ends without this setting. The operators are those of the first
+forward and backward pass on a GPU, with autocast (`MetaAutocast`); the optimizer's come from a step on a small weight.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from typing import Any
 
 from paceline.inprocess import import_hook
 from paceline.inprocess.first_step import batches, meta_device, module_tree
+from paceline.inprocess.first_step.autocast import MetaAutocast
 from paceline.inprocess.first_step.operator_counter import Tally
 from paceline.inprocess.first_step.saved_tensors import Kept
 
@@ -48,7 +51,9 @@ class _Seen:
         self.convolves = False
         self.note: dict[str, Any] = {}
         self.micro_steps = 0
-        self.tally: Tally | None = Tally() if os.environ.get("PACELINE_CATCH_STEP", "0") == "1" and not real else None
+        self.counts = os.environ.get("PACELINE_CATCH_STEP", "0")
+        self.tally: Tally | None = Tally() if self.counts in ("1", "gpu") and not real else None
+        self.casts: MetaAutocast | None = None
         self.steps = 0  # completed steps
         self.stop_weightless: Callable[[], None] = lambda: None
         self.resident: dict[str, int | None] = {}
@@ -85,11 +90,13 @@ def _patch(torch: Any, seen: _Seen) -> None:
     _patch_autocast(torch, seen)
     _patch_compile(torch, seen)
     register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: _at_step(seen, args, kwargs))
-    if seen.tally is not None:
+    if seen.tally is not None and seen.counts == "1":
         batches.patch_torchs(torch)
         register_optimizer_step_post_hook(lambda optimizer, args, kwargs: _after_step(seen))
     if not seen.real:
-        seen.stop_weightless = meta_device.begin(torch, counted=seen.tally is not None)
+        if seen.counts == "gpu":
+            seen.casts = MetaAutocast(torch, lambda: seen.autocast[-1] if seen.autocast else None)
+        seen.stop_weightless = meta_device.begin(torch, counted=seen.tally is not None, autocast=seen.casts)
 
 
 def _patch_modules(torch: Any, seen: _Seen) -> None:
@@ -149,6 +156,8 @@ def _patch_autocast(torch: Any, seen: _Seen) -> None:
 
     def left(self: Any, *args: Any) -> Any:
         seen.autocast.pop()
+        if seen.casts is not None and not seen.autocast:
+            seen.casts.forget_weights()
         return leave(self, *args)
 
     autocast.__init__, autocast.__enter__, autocast.__exit__ = init, entered, left
@@ -180,6 +189,10 @@ def _at_forward(torch: Any, seen: _Seen, module: Any, inputs: tuple[Any, ...]) -
         seen.convolves = _convolves(torch, module)  # one forward pass suffices for a model with convolutions
         if seen.micro_steps > _MOST_MICRO_STEPS:
             _leave()
+        if seen.micro_steps == 1 and seen.counts == "gpu" and seen.tally is not None:
+            seen.tally.leave()  # what a smaller module before ran is forgotten
+            seen.tally = Tally()
+            seen.tally.enter()
 
 
 def _convolves(torch: Any, module: Any) -> bool:
@@ -211,9 +224,12 @@ def _note_products(torch: Any, seen: _Seen, module: Any, made: Any) -> None:
 def _at_step(seen: _Seen, args: Any, kwargs: Any) -> None:
     if os.getpid() == seen.owner and seen.module is not None and not seen.looking:
         computes = any(each is not None for each in (*args[1:], kwargs.get("closure")))  # a closure: a pass follows
+        if seen.tally is not None and seen.counts == "gpu":
+            seen.tally.leave()
+            seen.beside = {"step": seen.tally.described()} if not seen.tally.failed else {}
         if not seen.steps:
             _write(sys.modules["torch"], seen, None if computes else seen.micro_steps)
-        if seen.tally is not None:
+        if seen.tally is not None and seen.counts == "1":
             seen.tally.part = "optimizer"
         else:
             _leave()
@@ -330,22 +346,33 @@ def _write(torch: Any, seen: _Seen, micro_steps: int | None) -> None:
 def _optimizer(torch: Any, optimizer: Any) -> dict[str, Any]:
     weights = _weights(optimizer)
     described = {"class": type(optimizer).__name__, "weights": sum(weight.numel() for weight in weights)}
+    described["fused"] = bool(optimizer.param_groups[0].get("fused"))
     try:
-        return {**described, "state_bytes": _state_bytes(torch, optimizer, weights[0].dtype), "reason": None}
+        return {**described, **_small_step(torch, optimizer, weights[0].dtype), "reason": None}
     except Exception as error:
         return {**described, "state_bytes": None, "reason": f"{type(error).__name__}: {error}"}
 
 
-def _state_bytes(torch: Any, optimizer: Any, dtype: Any) -> float:
-    """Return the bytes of optimizer state per weight, measured by a step on a small matrix."""
+def _small_step(torch: Any, optimizer: Any, dtype: Any) -> dict[str, Any]:
+    """Return what an optimizer does with a small matrix.
+
+    Returns:
+        ``state_bytes``: the bytes of its state per weight. ``step``: the operators of its second step, and the number
+        of ``weights``.
+    """
     weight = torch.nn.Parameter(torch.zeros(_TWIN, _TWIN, dtype=dtype))
     weight.grad = torch.ones_like(weight)
     taken = inspect.signature(type(optimizer).__init__).parameters
     group = {name: value for name, value in optimizer.param_groups[0].items() if name in taken and name != "params"}
     twin = type(optimizer)([weight], **group)
     twin.step()
+    tally = Tally()
+    tally.enter()
+    twin.step()
+    tally.leave()
     kept = [each for each in twin.state[weight].values() if isinstance(each, torch.Tensor) and each.dim()]
-    return float(sum(each.numel() * each.element_size() for each in kept)) / _TWIN**2
+    state_bytes = float(sum(each.numel() * each.element_size() for each in kept)) / _TWIN**2
+    return {"state_bytes": state_bytes, "step": {"weights": _TWIN**2, "operators": tally.described()["operators"]}}
 
 
 def _name(dtype: Any) -> str:

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from paceline.inprocess.first_step.autocast import MetaAutocast
 from paceline.inprocess.first_step.nested import tensors_in
 
 _MOVES = ("to", "cuda", "cpu", "xpu", "pin_memory")
@@ -25,19 +26,20 @@ _READS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def begin(torch: Any, *, counted: bool = False) -> Callable[[], None]:
+def begin(torch: Any, *, counted: bool = False, autocast: MetaAutocast | None = None) -> Callable[[], None]:
     """Put new weights on the meta device, and ignore requests for devices other than the CPU, in this thread.
 
     Args:
         torch: The module.
         counted: Whether operators are counted. Attention then uses the CPU's fused operator instead of the
             decomposition into single operators that meta uses.
+        autocast: Casts the arguments of functions as autocast on a GPU does; None to ignore autocast.
 
     Returns:
         A function that ends the interception of torch functions.
     """
     _keep_parameters_away(torch)
-    mode: Any = _mode_of()(counted)
+    mode: Any = _mode_of()(counted, autocast)
     mode.__enter__()
     return lambda: mode.__exit__(None, None, None)
 
@@ -68,13 +70,18 @@ def _mode_of() -> Any:
     class Weightless(TorchFunctionMode):  # type: ignore[misc,unused-ignore]
         """Intercepts every torch function that the program calls."""
 
-        def __init__(self, counted: bool) -> None:
+        def __init__(self, counted: bool, autocast: MetaAutocast | None) -> None:
             super().__init__()
+            self.autocast = autocast
             self.attention = torch._C._nn.scaled_dot_product_attention if counted else None
 
         def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            called = _flash if func is self.attention else func
-            return _called(torch, called, args, dict(kwargs or {}))
+            called, named = func, dict(kwargs or {})
+            if func is self.attention:
+                called = functools.partial(_flash, repeats=self.autocast is not None)
+            if self.autocast is not None:
+                args, named = self.autocast.cast(getattr(func, "__name__", ""), args, named)
+            return _called(torch, called, args, named)
 
     return Weightless
 
@@ -99,16 +106,26 @@ def _called(torch: Any, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     return func(*args, **kwargs)
 
 
-def _flash(query: Any, key: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
-    """Compute attention with the CPU's flash operator where the CPU would use it."""
+def _flash(query: Any, key: Any, value: Any, *args: Any, repeats: bool, **kwargs: Any) -> Any:
+    """Compute attention with the CPU's flash operator where the CPU would use it.
+
+    A GPU also uses flash attention for grouped heads: with `repeats`, their keys and values are repeated.
+    """
     import torch
 
     attend = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
     plain = dict(zip(("attn_mask", "dropout_p", "is_causal"), args, strict=False)) | kwargs
+    if repeats and query.dim() == 4 and plain.pop("enable_gqa", False) and query.shape[1] % key.shape[1] == 0:
+        kwargs.pop("enable_gqa", None)
+        groups = query.shape[1] // key.shape[1]
+        key, value = (each.repeat_interleave(groups, dim=1) for each in (key, value))
     if query.dim() != 4 or plain.get("dropout_p") or plain.get("enable_gqa") or query.shape[1] != key.shape[1]:
         return torch._C._nn.scaled_dot_product_attention(query, key, value, *args, **kwargs)
     named = {name: plain.get(name) for name in ("attn_mask", "scale")}
-    return attend(query, key, value, 0.0, bool(plain.get("is_causal")), **named)[0]
+    try:
+        return attend(query, key, value, 0.0, bool(plain.get("is_causal")), **named)[0]
+    except RuntimeError:  # a mask or a type that the CPU's operator does not support
+        return torch._C._nn.scaled_dot_product_attention(query, key, value, *args, **kwargs)
 
 
 def _moved(torch: Any, tensor: Any, asked: list[Any]) -> Any:

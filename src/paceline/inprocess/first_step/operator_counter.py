@@ -9,6 +9,7 @@ again (Mattson et al. 1970, stack distances, here for whole tensors).
 from __future__ import annotations
 
 import json
+import math
 import weakref
 from typing import Any
 
@@ -18,10 +19,16 @@ _UNTOUCHED = 1 << 62  # distance of a storage that was not touched since countin
 
 
 class Tally:
-    """Counts operators between `enter` and `leave`. `part` is the label of the current part of the step."""
+    """Counts operators between `enter` and `leave`.
+
+    Attributes:
+        part: Label of the current part of the step.
+        failed: Whether an operator could not be counted; the program itself goes on.
+    """
 
     def __init__(self) -> None:
         self.part = "passes"
+        self.failed = False
         self._calls: dict[str, dict[str, Any]] = {}
         self._memory: list[int] = []
         self._numbers: dict[int, int] = {}  # storage number by address; both end when the storage is freed
@@ -40,18 +47,21 @@ class Tally:
 
     def leave(self) -> None:
         """Stop counting operators."""
-        self._mode.__exit__(None, None, None)
+        if self._mode is not None:
+            self._mode.__exit__(None, None, None)
+        self._mode = None
         self._watches.clear()
 
     def described(self) -> dict[str, Any]:
         """Return the counted operators, and the allocations and releases of memory.
 
         ``operators``: dicts of ``op``, ``args``, ``kwargs`` (a tensor is ``{"t": [shape, strides, dtype]}``, a value
-        that JSON does not support ``{"s": its name}``), ``part``, ``count`` and ``reads``. ``reads`` maps a bit length
-        to bytes: a read with key k has a distance below 2^k bytes; -1 means not touched before. ``sizes``: bytes of
-        each storage. ``held``: the storages allocated before `enter`, as (number, part that used the storage first).
+        that JSON does not support ``{"s": its name}``), ``part``, ``backward`` (whether autograd ran the operator),
+        ``count``, ``read_bytes`` and ``written_bytes`` of all calls, and ``reads``. ``reads`` maps a bit length to
+        bytes: a read with key k has a distance below 2^k bytes; -1 means not touched before. ``sizes``: bytes of each
+        storage. ``held``: the storages allocated before `enter`, as (number, part that used the storage first).
         ``memory``: in order, n + 1 for the allocation of storage n, -(n + 1) for its release. ``calls``: in order, the
-        length of `memory` after an operator, and its ``index``.
+        length of `memory` before the results of an operator, and its ``index``.
         """
         return {
             "operators": list(self._calls.values()),
@@ -63,14 +73,17 @@ class Tally:
 
     def called(self, torch: Any, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """Count an operator that has run."""
-        key = json.dumps([self.part, name, _plain(torch, args), _plain(torch, kwargs)])
+        backward = torch._C._current_graph_task_id() != -1
+        key = json.dumps([self.part, backward, name, _plain(torch, args), _plain(torch, kwargs)])
         known = self._calls.get(key)
         if known is None:
-            _, _, plain_args, plain_kwargs = json.loads(key)
-            known = {"op": name, "args": plain_args, "kwargs": plain_kwargs, "part": self.part}
-            known |= {"index": len(self._calls), "count": 0, "reads": {}}
+            _, _, _, plain_args, plain_kwargs = json.loads(key)
+            known = {"op": name, "args": plain_args, "kwargs": plain_kwargs, "part": self.part, "backward": backward}
+            known |= {"index": len(self._calls), "count": 0, "read_bytes": 0, "written_bytes": 0, "reads": {}}
             self._calls[key] = known
         known["count"] += 1
+        known["read_bytes"] += _moved(torch, (args, kwargs))
+        known["written_bytes"] += _moved(torch, result)
         self._marks.append([len(self._memory), known["index"]])
         for tensor in tensors_in(torch, (args, kwargs)):
             number = self._number(tensor, new=False)
@@ -116,6 +129,18 @@ def _bytes(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
+def _moved(torch: Any, value: Any) -> int:
+    """Return the bytes of all tensors in a value.
+
+    A tensor that is given twice counts once, and so do elements that an expanded dimension repeats.
+    """
+    found = 0
+    for tensor in {id(tensor): tensor for tensor in tensors_in(torch, value)}.values():
+        sizes = (size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride)
+        found += math.prod(sizes) * tensor.element_size()
+    return found
+
+
 def _mode_of() -> Any:
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -130,7 +155,10 @@ def _mode_of() -> Any:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             kwargs = kwargs or {}
             result = func(*args, **kwargs)
-            self.tally.called(torch, str(func), args, kwargs, result)
+            try:
+                self.tally.called(torch, str(func), args, kwargs, result)
+            except Exception:
+                self.tally.failed = True
             return result
 
     return Tallied

@@ -24,9 +24,9 @@ from paceline.inprocess.recorder.footprint import Footprint
 from paceline.inprocess.recorder.loaders import fetch, iteration
 from paceline.inprocess.recorder.loaders.summary import bounded
 from paceline.inprocess.recorder.probe_state import gate
-from paceline.inprocess.recorder.profiler.capture import Capture
+from paceline.inprocess.recorder.profiler.capture import CaptureWindow
 from paceline.inprocess.recorder.profiler.window import OperatorWindow
-from paceline.inprocess.recorder.stacks.sampler import Frames, Sampler, kind_of, label
+from paceline.inprocess.recorder.stacks.sampler import Look, Sampler, kind_of, label
 from paceline.inprocess.recorder.stacks.switch_interval import Prompt
 from paceline.inprocess.recorder.stacks.syncs import SyncLines
 from paceline.inprocess.recorder.steps import forward, gradient_exchange, optimizers
@@ -49,6 +49,8 @@ _WITH_STACK = frozenset((g.FORWARD, g.BACKWARD, g.SAVE))
 _NAN = float("nan")
 _TICKS_S = ((8.0, 0.25), (120.0, 1.0), (float("inf"), 5.0))  # (seconds since the start, tick interval up to that time)
 
+ProfilerWindow = OperatorWindow | CaptureWindow
+
 
 def tick_interval_s(elapsed_s: float) -> float:
     """Return the interval between two ticks: short at first for short programs, longer later to limit the file size."""
@@ -59,7 +61,7 @@ class Scribe:
     """The recorder of this process."""
 
     def __init__(
-        self, folder: str, describe: Callable[[], dict[str, Any]], device: Any, window: OperatorWindow | Capture | None
+        self, folder: str, describe: Callable[[], dict[str, Any]], device: Any, window: ProfilerWindow | None
     ) -> None:
         self._window = window
         self._folder = folder
@@ -72,7 +74,7 @@ class Scribe:
         self._models = TrainedModels(self.note, optimizers.described)
         self._open_files()
         self._packed: list[bytes] = []
-        self._looks: list[tuple[int, Frames, bool | None]] = []  # time, stack of the training thread, whether it ran
+        self._looks: list[tuple[int, Look, bool | None]] = []  # time, stack of the training thread, whether it ran
         self._pending_notes: list[dict[str, Any]] = []
         self.step = 0
         self._described: dict[str, Any] = {}
@@ -152,19 +154,19 @@ class Scribe:
             self._window.check()
         if self._thread_id:
             self._state.open(self._thread_id)
-        frames = self.sampler.look(gate.owner)
+        look = self.sampler.look(gate.owner)
         runs, looked_ns = self._state.runs(), time.perf_counter_ns()
-        self._looks.append((looked_ns, frames, runs))
+        self._looks.append((looked_ns, look, runs))
         if len(self._looks) >= _LOOKS or len(gate.moments) > _MOMENTS:
             self.work()
 
     def work(self) -> None:
         """Process the new events and samples, and write the files that are due."""
         looks, self._looks = self._looks, []
-        for looked_ns, frames, runs in looks:
+        for looked_ns, look, runs in looks:
             self.drain(looked_ns)
             if self.step or self.automaton.slot == "startup":  # startup code of the first step is not representative
-                self.sampler.count(frames, self.automaton.slot, runs)
+                self.sampler.count(look.frames, self.automaton.slot, runs, look.place)
         self.drain(time.perf_counter_ns())
         now = time.monotonic()
         if self._timing is not None:

@@ -82,7 +82,7 @@ def _make_window(torch: Any) -> None:
     steps = capture.steps_of(os.environ.get("PACELINE_CAPTURE", ""))
     if steps is not None:
         folder = os.path.join(_state["run_dir"], layout.CAPTURES_DIR)
-        _state["window"] = capture.Capture(torch, folder, steps)
+        _state["window"] = capture.CaptureWindow(torch, folder, steps)
     elif os.environ.get("PACELINE_PROFILE", "1") != "0":
         _state["window"] = window.OperatorWindow(torch)
 

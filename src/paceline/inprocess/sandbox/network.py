@@ -31,7 +31,7 @@ def begin() -> None:
 
 def _patch(module: ModuleType) -> None:
     socket: Any = module
-    own = _Own(socket)
+    own = _OwnAddresses(socket)
     refuses = os.environ.get(MODE) == "refuse"
 
     def connecting(original: Any) -> Any:
@@ -49,7 +49,7 @@ def _patch(module: ModuleType) -> None:
         setattr(socket, name, _looking_up(socket, getattr(socket, name), own, refuses))
 
 
-def _looking_up(socket: Any, original: Any, own: _Own, refuses: bool) -> Any:
+def _looking_up(socket: Any, original: Any, own: _OwnAddresses, refuses: bool) -> Any:
     @functools.wraps(original)
     def look_up(host: Any, port: Any = 0, *args: Any, **kwargs: Any) -> Any:
         number = port if isinstance(port, int) else 0
@@ -60,7 +60,7 @@ def _looking_up(socket: Any, original: Any, own: _Own, refuses: bool) -> Any:
     return look_up
 
 
-class _Own:
+class _OwnAddresses:
     """The addresses, names and services of this machine."""
 
     def __init__(self, socket: Any) -> None:

@@ -163,6 +163,16 @@ def _patch_open(overlay: Overlay) -> None:
         _replace_taken(name, attribute, open_)
 
 
+def _replace(name: str, make: Callable[[Any], Any]) -> None:
+    """Replace a function of `os`, also in the sets by which `shutil` asks what it supports."""
+    original = getattr(os, name)
+    replacement = make(original)
+    setattr(os, name, replacement)
+    for supported in (os.supports_follow_symlinks, os.supports_dir_fd, os.supports_fd, os.supports_effective_ids):
+        if original in supported:
+            supported.add(replacement)
+
+
 def _replace_taken(module: str, attribute: str, open_: Any) -> None:
     """Replace the reference to the original `open` in a module that was imported before the patch."""
     taken = sys.modules.get(module)
@@ -182,7 +192,7 @@ def _patch_reading(overlay: Overlay) -> None:
         return read
 
     for name in ("stat", "lstat", "access", "readlink", "listxattr", "getxattr", "statvfs"):
-        setattr(os, name, reading(getattr(os, name)))
+        _replace(name, reading)
 
 
 def _patch_folders(overlay: Overlay) -> None:
@@ -262,7 +272,7 @@ def _patch_moving(overlay: Overlay) -> None:
     os.rename, os.replace = moving(os.rename), moving(os.replace)
     os.symlink, os.link = make_symlink, make_link
     for name in ("utime", "chmod", "chown", "truncate", "mkfifo", "setxattr", "removexattr"):
-        setattr(os, name, touching(getattr(os, name)))
+        _replace(name, touching)
 
 
 def born_s(path: str) -> float | None:

@@ -37,14 +37,14 @@ def patch(torch: Any) -> None:
 
     fetcher = module._MapDatasetFetcher
     original = fetcher.fetch
-    kept: dict[int, _Kept] = {}
+    kept: dict[int, _CachedSamples] = {}
     room = _Room()
 
     @functools.wraps(original)
     def fetch(self: Any, index: Any) -> Any:
         own = self.auto_collation and torch.utils.data.get_worker_info() is None
         if own and not isinstance(self.dataset, _Lent):
-            samples = kept.setdefault(id(self.dataset), _Kept(torch, self.dataset, room))
+            samples = kept.setdefault(id(self.dataset), _CachedSamples(torch, self.dataset, room))
             if samples.usable:
                 samples.begin_epoch()  # each epoch has its own fetcher
                 copies = self.collate_fn is not torch.utils.data.default_collate
@@ -74,7 +74,7 @@ class _Room:
 class _Lent:
     """Wrapper of a dataset and its cached samples, for one epoch of one loader."""
 
-    def __init__(self, kept: _Kept, copies: bool) -> None:
+    def __init__(self, kept: _CachedSamples, copies: bool) -> None:
         self._kept = kept
         self._copies = copies
 
@@ -83,7 +83,7 @@ class _Lent:
         return self._kept.sample(index, copy.deepcopy if self._copies else _itself)
 
 
-class _Kept:
+class _CachedSamples:
     """The cached samples of one dataset."""
 
     def __init__(self, torch: Any, dataset: Any, room: _Room) -> None:

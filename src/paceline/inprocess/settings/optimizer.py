@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import gc
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from paceline.inprocess import hooks
+from paceline.inprocess.other_threads import objects_of
 from paceline.inprocess.settings import confirmation, lr_factor, state_8bit
 
 
@@ -106,7 +106,7 @@ def _sparse(torch: Any, tensors: list[Any]) -> str | None:
     """Return why fused kernels refuse the gradients of a sparse embedding, or None if no tensor belongs to one."""
     trained = {id(one) for one in tensors}
     kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
-    for module in gc.get_objects():  # isinstance could run code of the objects
-        if issubclass(type(module), kinds) and module.sparse and id(module.weight) in trained:
+    for module in [each for kind in kinds for each in objects_of(kind)]:
+        if module.sparse and id(module.weight) in trained:
             return f"{type(module).__name__}(sparse=True) makes sparse gradients, which fused kernels do not support"
     return None

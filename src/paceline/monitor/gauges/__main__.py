@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paceline.hardware.operating_system import LocalFiles
-from paceline.monitor.gauges.sampler import Sampler
+from paceline.monitor.gauges.sampler import GaugeSampler
 from paceline.monitor.gauges.tree import Process, read_process
 
 _LOOK_EVERY_S = 0.5
@@ -49,8 +49,8 @@ def _sample_beside(run_dir: Path, parent: Process, roots: Sequence[int], ended: 
     sampler.stop(_LAST_SAMPLE_S)
 
 
-def _started(run_dir: Path, roots: Sequence[int]) -> Sampler:
-    sampler = Sampler(run_dir, roots)
+def _started(run_dir: Path, roots: Sequence[int]) -> GaugeSampler:
+    sampler = GaugeSampler(run_dir, roots)
     sampler.start()
     return sampler
 

@@ -25,7 +25,7 @@ _RDMA_WORD_BYTES = 4  # InfiniBand counts data in words of 4 bytes, independent 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Snapshot:
+class HostCounters:
     """All counters of a host at one time."""
 
     time_ns: int
@@ -56,7 +56,7 @@ class HostReader:
         self.oom_source = _oom_source(files, self._memory)
         self._kills_before = self._kills() or 0
 
-    def snapshot(self, time_ns: int, tree: TreeReading) -> Snapshot:
+    def snapshot(self, time_ns: int, tree: TreeReading) -> HostCounters:
         """Read every counter.
 
         Args:
@@ -65,7 +65,7 @@ class HostReader:
         """
         read = self._files.read
         stat, paging = read("/proc/stat") or "", counters.keyed(read("/proc/vmstat"))
-        return Snapshot(
+        return HostCounters(
             time_ns=time_ns,
             cores=counters.cores(stat),
             runnable=counters.keyed(stat[stat.find("procs_running") :]).get("procs_running"),
@@ -96,7 +96,7 @@ class HostReader:
         return NetworkCounts(received_bytes=_words(received), sent_bytes=_words(sent))
 
 
-def readings(before: Snapshot, after: Snapshot, host: Host) -> dict[str, Any]:
+def readings(before: HostCounters, after: HostCounters, host: Host) -> dict[str, Any]:
     """Return the readings between two snapshots by the keys of a gauge line; None for an unknown value."""
     seconds = (after.time_ns - before.time_ns) / 1e9
     return {
@@ -112,7 +112,7 @@ def readings(before: Snapshot, after: Snapshot, host: Host) -> dict[str, Any]:
     }
 
 
-def missing(now: Snapshot, host: Host, oom_source: str) -> dict[str, str]:
+def missing(now: HostCounters, host: Host, oom_source: str) -> dict[str, str]:
     """Return the keys whose values stay None on this host, each with the reason."""
     boot = replace(now, time_ns=now.time_ns - 1_000_000_000, cores=dict.fromkeys(now.cores, _NO_TICKS))
     return {key: _reason(key, oom_source) for key, value in readings(boot, now, host).items() if value is None}
@@ -142,7 +142,7 @@ _REASONS = {
 }
 
 
-def _cpu(before: Snapshot, after: Snapshot, host: Host, seconds: float) -> dict[str, Any]:
+def _cpu(before: HostCounters, after: HostCounters, host: Host, seconds: float) -> dict[str, Any]:
     spent = {n: _spent(before.cores[n], after.cores[n]) for n in after.cores.keys() & before.cores.keys()}
     ours = [spent[n] for n in host.affinity if n in spent]
     total = sum(each.total for each in ours)
@@ -162,7 +162,7 @@ def _cpu(before: Snapshot, after: Snapshot, host: Host, seconds: float) -> dict[
     }
 
 
-def _memory(before: Snapshot, after: Snapshot, host: Host, seconds: float) -> dict[str, Any]:
+def _memory(before: HostCounters, after: HostCounters, host: Host, seconds: float) -> dict[str, Any]:
     memory = after.memory
     available, limit = memory.get("MemAvailable"), host.memory_limit_bytes
     if available is not None and after.group_bytes is not None and limit is not None:
@@ -178,7 +178,7 @@ def _memory(before: Snapshot, after: Snapshot, host: Host, seconds: float) -> di
     }
 
 
-def _disk(before: Snapshot, after: Snapshot, seconds: float) -> dict[str, Any]:
+def _disk(before: HostCounters, after: HostCounters, seconds: float) -> dict[str, Any]:
     pairs = [(before.disks[name], now) for name, now in after.disks.items() if name in before.disks]
     busy = [min(1.0, (now.busy_ms - then.busy_ms) / 1e3 / seconds) for then, now in pairs]
     return {
@@ -199,7 +199,7 @@ def _network(name: str, before: NetworkCounts | None, after: NetworkCounts | Non
     }
 
 
-def _pressure(before: Snapshot, after: Snapshot, seconds: float) -> dict[str, Any]:
+def _pressure(before: HostCounters, after: HostCounters, seconds: float) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for resource in _RESOURCES:
         for kind in ("some", "full"):

@@ -1,8 +1,7 @@
 """Access to NVIDIA's driver through one function, which takes the name and arguments of an NVML function.
 
 The names, numbers and units are those of NVML (docs.nvidia.com/deploy/nvml-api). The binding is imported late: on a
-host without a driver it is never imported. This file was written from the documentation without a GPU, and its tests
-use answers written by hand.
+host without a driver it is never imported. The tests use answers written by hand.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ def interval_s(elapsed_s: float) -> float:
     return next(interval for until, interval in _INTERVALS_S if elapsed_s < until)
 
 
-class Sampler:
+class GaugeSampler:
     """Appends readings of this host to a run. `problem` is the reason if the sampler has stopped, else None."""
 
     def __init__(

@@ -96,11 +96,11 @@ class Session:
         """Close the file."""
         self._lines.close()
 
-    def _snapshot(self) -> gauges.Snapshot:
+    def _snapshot(self) -> gauges.HostCounters:
         tree = self._tree.walk()
         return self._reader.snapshot(self._clock.monotonic_ns(), tree)
 
-    def _read_gpus(self, now: gauges.Snapshot) -> list[dict[str, Any]] | None:
+    def _read_gpus(self, now: gauges.HostCounters) -> list[dict[str, Any]] | None:
         if self._gpus is None:
             return None
         return self._gpus.read(self._clock.monotonic_ns(), now.tree.pids, self._pids_known)

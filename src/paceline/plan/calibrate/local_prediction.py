@@ -27,8 +27,8 @@ from paceline.plan.calibrate.interpolation import (
     fit_part_rates,
     interpolation_of,
 )
-from paceline.plan.calibrate.operators import FREE, OperatorKind, kind_of
 from paceline.plan.calibrate.profile import BlockProfile, Figure, Point, Profile, RankProfile
+from paceline.plan.models.operators import FREE, OperatorKind, kind_of
 
 _FAR = 23  # bit length of 4 MiB: data last used 4 MiB of reads ago or more has left a core's caches
 _COPIED = "each.add.Tensor.float32"  # the estimate for operators that were not measured

@@ -22,8 +22,8 @@ from typing import Any
 from paceline.inprocess.first_step.batches import resident_bytes
 from paceline.inprocess.first_step.operator_counter import Tally
 from paceline.plan.calibrate.benchmark_models import parse_benchmark_model, trainee_of
-from paceline.plan.calibrate.operators import FREE, kind_of
 from paceline.plan.calibrate.timing import ReferenceSpeed, WorkTiming, switches, time_work
+from paceline.plan.models.operators import FREE, kind_of
 
 _CHUNK = bytes(range(256)) * 1024  # compressing it takes about as long as decoding an image
 _IDLE = 1.5  # seconds of sleep for each second of work: in most runs loaders are not the limit

@@ -34,7 +34,6 @@ from paceline.plan.calibrate.benchmark_models import (
     BenchmarkModel,
 )
 from paceline.plan.calibrate.local_prediction import Interpolations, count_step
-from paceline.plan.calibrate.operators import kind_of
 from paceline.plan.calibrate.profile import (
     SCHEMA,
     BlockProfile,
@@ -46,6 +45,7 @@ from paceline.plan.calibrate.profile import (
     RankProfile,
     describe_machine,
 )
+from paceline.plan.models.operators import kind_of
 
 Tell = Callable[[float, str], None]  # the finished share of the work, and the next measurement
 _TASK_LIMIT_S = 300.0

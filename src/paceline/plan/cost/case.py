@@ -10,6 +10,7 @@ from paceline.core.errors import UsageError
 from paceline.hardware.catalogue import Gpu
 from paceline.plan.models.adapters import Adapters
 from paceline.plan.models.architecture import Kernels, Model
+from paceline.plan.models.counted_step import CountedStep
 
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero-bubble"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
@@ -23,7 +24,7 @@ Attention = Literal["plain", "early", "flash", "tuned"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class PlannedLayout:
     """Number of ranks for each axis.
 
     `ep` needs no ranks of its own: experts are spread over ranks of the other axes, so `ep` is a divisor of
@@ -51,7 +52,7 @@ class Layout:
         return ",".join(f"{axis}={getattr(self, axis)}" for axis in AXES if getattr(self, axis) > 1) or "dp=1"
 
 
-def parse_layout(text: str) -> Layout:
+def parse_layout(text: str) -> PlannedLayout:
     """Read a layout such as ``dp=2,shard=4,tp=2,pp=2``.
 
     Raises:
@@ -65,7 +66,7 @@ def parse_layout(text: str) -> Layout:
                 f"{part!r} is not a layout axis with a size; write each of {', '.join(AXES)} at most once, such as tp=2"
             )
         given[axis] = int(number)
-    return Layout(**given)
+    return PlannedLayout(**given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +97,7 @@ class Training:
     weight_bytes: float = 2.0  # bytes of a trained weight between steps
     gradient_bytes: float = 4.0
     optimizer_bytes: float = 12.0  # Adam with an fp32 copy of the weights: 4 + 4 + 4
+    counted: CountedStep | None = None  # kernels and bytes of the program itself; None: those of the formulas
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +130,7 @@ class Case:
     """One configuration to predict."""
 
     model: Model
-    layout: Layout
+    layout: PlannedLayout
     training: Training
     cluster: Cluster
 

@@ -7,15 +7,16 @@ columns; the step of a convolutional network is computed case by case (`convnet`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.plan.cost.case import Case, Cluster, Layout, Training
+from paceline.plan.cost.case import Case, Cluster, PlannedLayout, Training
 from paceline.plan.cost.machines import ELEMENT_BYTES, SIXTEEN, ceiling, domain, link_bytes_per_s, network_bytes_per_s
 from paceline.plan.models.architecture import Model, Transformer
+from paceline.plan.models.counted_step import CountedStep
 
 Floats = NDArray[np.float64]
 
@@ -38,6 +39,7 @@ _OF_MODEL = (
     *("expert_ffn", "shared_ffn", "sparse_layers", "attention_params", "expert_params", "head_share", "span"),
     "head_blocks",
 )
+_NOT_COUNTED = {field.name: 0.0 for field in fields(CountedStep)}
 _DEEP = {"lora": 1.0, "lora_all": 1.0, "adapter_v2": 2.0}
 
 
@@ -110,6 +112,19 @@ class Columns:
     low_bits: Floats  # formats below 16 bits
     four_bits: Floats
     wide: Floats  # fp32 and tf32
+    # of the program, as `CountedStep` has them; 0.0 if they were not counted
+    counted: Floats  # whether they were
+    forward_kernels: Floats
+    backward_kernels: Floats
+    forward_moved: Floats
+    backward_moved: Floats
+    weight_moved: Floats
+    logit_moved: Floats
+    optimizer_moved: Floats
+    saved: Floats
+    weight_saved: Floats
+    logit_peak: Floats
+    optimizer_peak: Floats
     # the cluster
     gpus: Floats
     per_node: Floats
@@ -152,7 +167,7 @@ def columns_of(cases: Sequence[Case]) -> Columns:
     return Columns(**_side_by_side(parts))
 
 
-def configurations(model: Transformer, choices: Sequence[tuple[Layout, Training]]) -> Columns:
+def configurations(model: Transformer, choices: Sequence[tuple[PlannedLayout, Training]]) -> Columns:
     """Return configurations of one model as columns. The columns of the machines are 0; `on_cluster` sets them.
 
     Args:
@@ -206,7 +221,7 @@ def _model(model: Model) -> dict[str, float]:
     }
 
 
-def _choices(layout: Layout, how: Training) -> dict[str, float]:
+def _choices(layout: PlannedLayout, how: Training) -> dict[str, float]:
     share = how.recomputed_share
     return {
         "micro_batch": how.micro_batch,
@@ -242,6 +257,8 @@ def _choices(layout: Layout, how: Training) -> dict[str, float]:
         "low_bits": float(how.precision in ("fp8", "fp4")),
         "four_bits": float(how.precision == "fp4"),
         "wide": float(how.precision in ("fp32", "tf32")),
+        "counted": float(how.counted is not None),
+        **(asdict(how.counted) if how.counted else _NOT_COUNTED),
     } | {axis: float(getattr(layout, axis)) for axis in ("dp", "shard", "tp", "pp", "cp", "ep")}
 
 

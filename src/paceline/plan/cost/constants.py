@@ -17,9 +17,9 @@ from dataclasses import dataclass, fields
 from functools import cache
 from importlib import resources
 
-from paceline.plan.cost.case import Case
+from paceline.plan.cost.case import Case, Training
 from paceline.plan.cost.columns import Floats
-from paceline.plan.models.architecture import ConvNet
+from paceline.plan.models.architecture import ConvNet, Transformer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +49,7 @@ class Constants:
     # bandwidth-bound work
     passes_eager: float  # activations moved, relative to the formula
     passes_fused: float
+    passes_counted: float  # peak bandwidth relative to the one that counted bytes are moved at
     loss_passes: float  # over the logits
     # the host
     kernel_eager_s: float  # one launch
@@ -104,6 +105,7 @@ PRIOR: Mapping[str, tuple[float, float]] = {
     "plain_passes_eager": (26.0, 0.3),
     "passes_eager": (1.3, 0.3),
     "passes_fused": (0.8, 0.3),
+    "passes_counted": (1.1, 0.1),
     "loss_passes": (10.0, 0.3),
     "kernel_eager_s": (12e-6, 0.3),
     "kernel_fused_s": (5e-6, 0.4),
@@ -197,20 +199,41 @@ _UNSEEN_REGIME = 0.5  # spread of the step time for kinds of training without pu
 
 
 def regime_of(case: Case) -> str:
-    """Return the kind of training of a case; the accuracy of predictions is known for each kind."""
+    """Return the kind of training of a case.
+
+    The accuracy of predictions is known for each kind with measurements; all others have the spread of unseen kinds.
+    """
     model, how = case.model, case.training
     if isinstance(model, ConvNet) or not model.causal:
         return "CNN, BERT and similar, data parallel"
     if how.adapters:
         return "adapters (LoRA, QLoRA)"
-    if model.experts or case.cluster.gpu.architecture.startswith("Blackwell"):
+    if case.cluster.count == 1:
+        return _alone(model, how)
+    return "several GPUs, counted kernels" if how.counted else _of_cluster(model, how, case.cluster.gpu.architecture)
+
+
+def _of_cluster(model: Transformer, how: Training, architecture: str) -> str:
+    """Return the kind of training on several GPUs."""
+    if model.experts or architecture.startswith("Blackwell"):
         return "experts (MoE), Blackwell"
     if model.seq >= _LONG or how.precision in ("fp8", "fp4"):
         return "long context, fp8"
     if how.sharded == "parameters":
         return "dense, sharded weights (FSDP, ZeRO-3)"
-    volta = case.cluster.gpu.architecture == "Volta"
-    return "dense, 3-D parallel, V100" if volta else "dense, 3-D parallel, A100 and later"
+    if how.kernels == "eager":
+        return "dense, several GPUs, kernels not fused"
+    return "dense, 3-D parallel, V100" if architecture == "Volta" else "dense, 3-D parallel, A100 and later"
+
+
+def _alone(model: Transformer, how: Training) -> str:
+    """Return the kind of training on one GPU, where no messages are sent."""
+    if model.experts:
+        return "one GPU, experts (MoE)"
+    if model.seq >= _LONG or how.precision in ("fp8", "fp4"):
+        return "one GPU, long context, fp8"
+    kernels = "kernels fused" if how.kernels == "fused" else "counted kernels" if how.counted else "kernels not fused"
+    return f"one GPU, dense, {kernels}"
 
 
 def spread_of(case: Case, fitted: Fitted) -> float:

@@ -2,13 +2,14 @@
 
 Activations per token and block follow Korthikanti et al. (arXiv:2205.05198): 34h + 5as for a plain block in 16 bits,
 counted tensor by tensor to cover grouped keys, gates and experts. A pipeline stage keeps the activations of all
-micro-batches that its schedule starts before the first of them ends (`partition`). Allocated memory is that of tensors.
+micro-batches that its schedule starts before the first of them ends (`partition`). For a program whose kernels are not
+fused, the saved bytes are those of the program itself (`models.counted_step`). Allocated memory is that of tensors.
 Reserved memory is what torch's allocator has taken from the device. nvidia-smi also shows the CUDA context.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -96,8 +97,34 @@ def memory_at(c: Columns, k: Constants, place: PipelineRank) -> PeakMemory:
         "buffers": np.where(saved > passing, saved + 2 * embeddings, _buffers(c)),
         "workspace": k.workspace + 0.0 * held,
     }
+    parts = _counted(c, parts, place.kept * c.weight_saved * w.device, stepped)
     allocated = sum(parts.values(), start=0.0 * held)
     return PeakMemory(**parts, fragmentation=(k.reserved - 1) * allocated, context=k.context + 0.0 * held)
+
+
+def _counted(c: Columns, parts: dict[str, Floats], converted: Floats, stepped: Floats) -> dict[str, Floats]:
+    """Return the parts of the memory at the peak, for cases whose bytes were counted; other cases are left as they are.
+
+    The peak is in the loss, with all activations, or in the optimizer step, with all gradients. In the loss there are
+    gradients only if earlier micro-batches left some, or if the replicas keep buffers for them.
+
+    Args:
+        c: The cases.
+        parts: Bytes by part, if all were there at the same time.
+        converted: Bytes of converted weights that are saved for the backward pass.
+        stepped: Number of weights that the optimizer of this device updates.
+    """
+    counted, kept = c.counted > 0, (c.micro_steps > 1) | (c.gpus > 1)
+    passing, temporary = parts["activations"] + converted + parts["logits"], stepped * c.optimizer_peak
+    gradients = np.where(kept, parts["gradients"], 0.0)
+    in_loss = passing + gradients >= parts["gradients"] + temporary
+    at_loss, at_end = counted & in_loss, counted & ~in_loss
+    return parts | {
+        "gradients": np.where(at_loss, gradients, parts["gradients"]),
+        "optimizer": parts["optimizer"] + np.where(at_end, temporary, 0.0),
+        "activations": np.where(at_end, 0.0, parts["activations"] + np.where(counted, converted, 0.0)),
+        "logits": np.where(at_end, 0.0, parts["logits"]),
+    }
 
 
 def saved_tensor_bytes(c: Columns) -> Floats:
@@ -109,6 +136,9 @@ def saved_tensor_bytes(c: Columns) -> Floats:
     inputs = t * 2 * c.hidden / along
     some = inputs + 0.3 * everything  # the outputs of attention and of every second product
     whole = (everything + scores) * c.element_bytes / 2
+    single = replace(c, tp=0.0 * t + 1, recompute_cheap=0.0 * t)
+    share = _block_bytes(c, along) / _block_bytes(single, single.tp)
+    whole = np.where(c.counted > 0, t * c.saved * share, whole)
     kept = (1 - c.recompute_operators) * whole + c.recompute_operators * some
     held: Floats = (1 - c.recompute_full) * kept + c.recompute_full * inputs
     return held
@@ -143,12 +173,14 @@ def _activations(c: Columns, k: Constants, place: PipelineRank) -> Floats:
     """Return the bytes of the activations that are kept for all micro-batches, and of the block being recomputed."""
     again = np.maximum(c.recompute_full > 0, c.recompute_operators > 0)
     working = np.where(again, tokens(c) * _block_bytes(c, np.where(c.sequence_parallel > 0, c.tp, 1.0)), 0.0)
-    return k.activation * (place.blocks * place.kept * saved_tensor_bytes(c) + working)
+    saved = place.blocks * place.kept * saved_tensor_bytes(c)
+    return np.where(c.counted > 0, saved + working, k.activation * (saved + working))
 
 
 def _logits(c: Columns, k: Constants, place: PipelineRank) -> Floats:
     """Return the bytes of the logits in the current loss, and of those that are kept for a later backward pass."""
     each = np.where(c.loss_in_place > 0, _IN_PLACE, k.logits_bytes)
+    each = np.where(c.counted > 0, c.logit_peak, each)
     bytes_each = np.where(place.logits > 0, each + (place.logits - 1) * _WAITING, 0.0)
     return bytes_each * tokens(c) * c.head_share * c.vocab / c.tp
 

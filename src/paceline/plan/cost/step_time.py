@@ -3,7 +3,8 @@
 Compute. A matrix product (m, k)·(k, n) takes 2mnk FLOPs at the rate that large products reach, plus a part of the time
 to read and write its operands. Flash attention takes 4·t·s·h·d FLOPs forward (half if causal) and 2.5 times that
 backward; unfused attention also writes its scores to memory and reads them. All other operators are bound by memory
-bandwidth. No operator is faster than its kernels can be launched.
+bandwidth. No operator is faster than its kernels can be launched. If the kernels of a program are not fused, they and
+the bytes of the other operators are counted in the program itself (`models.counted_step`).
 
 Messages follow Hockney's latency and bandwidth on the slowest link of the group. Ranks are numbered along `tp` first,
 then along `cp`, replicas and `pp`. A group of `size` ranks, `stride` apart, has `domain / stride` members in one domain
@@ -17,7 +18,7 @@ micro-batch on its slowest rank. The best plans are simulated instead (`pipeline
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -109,15 +110,16 @@ def block_time(c: Columns, k: Constants) -> BlockTime:
     matrix, scores, moved = _matrix_s(c, k), _attention_s(c, k), _moved_s(c, k)
     again = c.recompute_full
     beside = _beside_s(c, k)
-    forward = _floored(c, k, matrix + beside, scores[0], moved, 1.0 + 0.0 * matrix)
+    kernels = _kernels(c)
+    forward = _floored(c, k, matrix + beside, scores[0], moved, kernels[0])
     weights = np.where(c.adapters > 0, 1.0, 2.0)  # frozen weights need no weight gradient
     backward = _floored(
         c,
         k,
         (weights + again + 0.5 * c.recompute_operators) * matrix + (2.0 + again) * beside,
         scores[1] + np.minimum(1.0, again + c.recompute_attention) * scores[0],
-        (_BACKWARD_PASSES + again + 0.8 * c.recompute_operators + 0.6 * c.recompute_cheap) * moved,
-        _BACKWARD_LAUNCHES + again,
+        _moved_back_s(c, k, moved) + (again + 0.8 * c.recompute_operators + 0.6 * c.recompute_cheap) * moved,
+        kernels[1] + again * kernels[0],
     )
     return BlockTime(forward=forward, backward=backward)
 
@@ -129,7 +131,9 @@ def head_s(c: Columns, k: Constants) -> Floats:
     products = 3 * _product_s(
         c, k, (t, c.vocab / c.tp, c.hidden), c.ceiling_wide * share, np.maximum(2.0, c.element_bytes)
     )
-    return products + k.loss_passes * t * c.vocab / c.tp * c.element_bytes / c.memory_bandwidth
+    each = np.where(c.counted > 0, k.passes_counted * c.logit_moved, k.loss_passes * c.element_bytes)
+    converted = k.passes_counted * c.weight_moved * c.embedding_params / c.tp
+    return products + (each * t * c.vocab / c.tp + converted) / c.memory_bandwidth
 
 
 def _matrix_s(c: Columns, k: Constants) -> Floats:
@@ -203,30 +207,60 @@ def _attention_s(c: Columns, k: Constants) -> tuple[Floats, Floats]:
 
 def _moved_s(c: Columns, k: Constants) -> Floats:
     """Return the seconds in which the element-wise operators of a block move activations in the forward pass."""
+    sparse = sparse_share(c)
+    routed = k.expert_passes * sparse * c.top_k * c.hidden / c.tp
+    passes = np.where(c.fused > 0, k.passes_fused, k.passes_eager)
+    moved = tokens(c) * (passes * _elements(c) + routed) * c.element_bytes
+    moved = np.where(c.counted > 0, k.passes_counted * tokens(c) * c.forward_moved * _share_of_rank(c), moved)
+    frozen = np.where(c.frozen_bits < 16, 3.0 * c.block_params / c.layers / c.tp, 0.0)
+    return (moved + frozen) / c.memory_bandwidth
+
+
+def _moved_back_s(c: Columns, k: Constants, moved: Floats) -> Floats:
+    """Return the seconds of the same operators in the backward pass, and of the conversion of weights and gradients.
+
+    Args:
+        c: The cases.
+        k: The fitted constants.
+        moved: The seconds of the forward pass.
+    """
+    each = tokens(c) * c.backward_moved * _share_of_rank(c) + c.weight_moved * c.block_params / c.layers / c.tp
+    return np.where(c.counted > 0, k.passes_counted * each / c.memory_bandwidth, _BACKWARD_PASSES * moved)
+
+
+def _share_of_rank(c: Columns) -> Floats:
+    """Return the share of the elements of a block that one rank of a tensor-parallel group moves."""
+    return _elements(c) / _elements(replace(c, tp=0.0 * c.tp + 1))
+
+
+def _elements(c: Columns) -> Floats:
+    """Return the elements per token that the operators of a block move in the forward pass."""
     along = np.where(c.sequence_parallel > 0, c.tp, 1.0)
     sparse = sparse_share(c)
     wide = (1 - sparse) * c.ffn + sparse * (c.top_k * c.expert_ffn + c.shared_ffn)
     per_token = _HIDDEN_PASSES * c.hidden / along + (2.0 + c.gated) * wide / c.tp
-    quantised = c.low_bits * (3 * c.hidden + wide) / c.tp
-    routed = k.expert_passes * sparse * c.top_k * c.hidden / c.tp
-    passes = np.where(c.fused > 0, k.passes_fused, k.passes_eager)
-    elements = passes * (per_token + quantised) + routed
-    frozen = np.where(c.frozen_bits < 16, 3.0 * c.block_params / c.layers / c.tp, 0.0)
-    return (tokens(c) * elements * c.element_bytes + frozen) / c.memory_bandwidth
+    return per_token + c.low_bits * (3 * c.hidden + wide) / c.tp
 
 
-def _floored(c: Columns, k: Constants, matrix: Floats, scores: Floats, moved: Floats, launches: Floats) -> TimeParts:
+def _kernels(c: Columns) -> tuple[Floats, Floats]:
+    """Return the kernels that the host launches for one block, in the forward and the backward pass."""
+    usual = np.where(c.fused > 0, _LAUNCHES["fused"], _LAUNCHES["eager"]) + sparse_share(c) * _LAUNCHES["expert"]
+    adapters = np.maximum(1.0, c.wide_adapters * (4 + c.matrices) / 2)  # relative to adapters on queries and values
+    usual = usual * (1 + 0.5 * c.low_bits) + (c.deep_adapters == 1) * _LAUNCHES["adapter"] * adapters
+    usual = usual + (c.span > 1) * _LAUNCHES["relative"]
+    beside = c.shard_parameters * _LAUNCHES["sharded"] + (c.frozen_bits < 16) * _LAUNCHES["quantised"]
+    forward = np.where(c.counted > 0, c.forward_kernels, usual) + beside
+    backward = np.where(c.counted > 0, c.backward_kernels, _BACKWARD_LAUNCHES * usual) + _BACKWARD_LAUNCHES * beside
+    return forward, backward
+
+
+def _floored(c: Columns, k: Constants, matrix: Floats, scores: Floats, moved: Floats, kernels: Floats) -> TimeParts:
     """Return the seconds of one pass by part.
 
     The part `launch` is the time added because the host launches kernels more slowly than the GPU runs them: the smooth
     maximum of GPU and host time, minus the GPU time.
     """
-    kernels = np.where(c.fused > 0, _LAUNCHES["fused"], _LAUNCHES["eager"]) + sparse_share(c) * _LAUNCHES["expert"]
-    adapters = np.maximum(1.0, c.wide_adapters * (4 + c.matrices) / 2)  # relative to adapters on queries and values
-    kernels = kernels * (1 + 0.5 * c.low_bits) + (c.deep_adapters == 1) * _LAUNCHES["adapter"] * adapters
-    kernels = kernels + (c.span > 1) * _LAUNCHES["relative"]
-    kernels = kernels + c.shard_parameters * _LAUNCHES["sharded"] + (c.frozen_bits < 16) * _LAUNCHES["quantised"]
-    host = kernels * launches * np.where(c.fused > 0, k.kernel_fused_s, k.kernel_eager_s)
+    host = kernels * np.where(c.fused > 0, k.kernel_fused_s, k.kernel_eager_s)
     busy = matrix + scores + moved
     return TimeParts(matrix=matrix, attention=scores, bandwidth=moved, launch=(busy**4 + host**4) ** 0.25 - busy)
 
@@ -399,4 +433,5 @@ def _optimizer_s(c: Columns) -> Floats:
     w = weights_of(c)
     own = np.where(c.shard_optimizer > 0, w.split(w.replicas, w.expert_replicas), w.device)
     own = np.where(c.shard_parameters > 0, w.split(w.sharers, w.expert_sharers), own)
-    return np.where(c.adapters > 0, c.trainable, own) * _OPTIMIZER_BYTES / c.memory_bandwidth
+    each = np.where(c.counted > 0, c.optimizer_moved, _OPTIMIZER_BYTES)
+    return np.where(c.adapters > 0, c.trainable, own) * each / c.memory_bandwidth

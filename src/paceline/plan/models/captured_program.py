@@ -10,6 +10,7 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.plan.models.adapters import Adapted, AdapterPair, adapted_model, frozen_part, pairs_of
 from paceline.plan.models.architecture import DESCRIBE_BY_NUMBERS, Kernels, Model, Transformer
+from paceline.plan.models.counted_step import CountedStep, counted_step
 from paceline.plan.models.module_tree import ModulePart, image_network_of, module_part, transformer_of
 
 _NUMBERS = f"{DESCRIBE_BY_NUMBERS} --seq 4096"
@@ -27,6 +28,7 @@ class CapturedProgram:
         states: Bytes of a trained weight, of its gradient, and of its optimizer state.
         adapted: The trained part, if weights are frozen.
         told: Remarks for the user on what was recorded and what was assumed.
+        counted: Kernels and bytes of its step; None if its kernels are fused or the step was not recorded.
     """
 
     model: Model
@@ -37,6 +39,7 @@ class CapturedProgram:
     states: tuple[float, float, float]
     adapted: Adapted
     told: tuple[str, ...]
+    counted: CountedStep | None = None
 
 
 def read_program(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> CapturedProgram:
@@ -62,6 +65,9 @@ def read_program(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> Capture
     module = module_part(model["anatomy"])
     pairs = [] if whole else _pairs(note, module)
     found, samples = _network(note, frozen_part(module) if pairs else module, numbers)
+    counted = None
+    if isinstance(found, Transformer) and whole and not any(numbers.values()):
+        counted = counted_step(note, found, samples * found.seq)
     return CapturedProgram(
         model=found,
         samples=samples * (note["micro_steps"] or 1),
@@ -70,7 +76,8 @@ def read_program(note: Mapping[str, Any], numbers: Mapping[str, Any]) -> Capture
         optimizer=" and ".join(each["class"] for each in _all(note)),
         states=(model["trained_bytes"], model["trained_bytes"], _state_bytes(note)),
         adapted=_beside(note, pairs, found) if pairs else Adapted(),
-        told=tuple(_assumptions(note, name)),
+        told=tuple(_assumptions(note, name, counted)),
+        counted=counted,
     )
 
 
@@ -138,7 +145,7 @@ def _known(state_bytes: float | None) -> float:
     return _ADAM_BYTES if state_bytes is None else state_bytes
 
 
-def _assumptions(note: Mapping[str, Any], name: str) -> Iterator[str]:
+def _assumptions(note: Mapping[str, Any], name: str, counted: CountedStep | None) -> Iterator[str]:
     optimizers = " and ".join(f"{each['class']} ({_known(each['state_bytes']):g} B per weight)" for each in _all(note))
     steps = "1 (assumed: not seen)" if note["micro_steps"] is None else note["micro_steps"]
     compiled = "compiled" if note["compiled"] else "not compiled"
@@ -150,6 +157,10 @@ def _assumptions(note: Mapping[str, Any], name: str) -> Iterator[str]:
         if each["state_bytes"] is None:
             state = f"{_ADAM_BYTES:g} B per weight as for Adam"
             yield f"the state of {each['class']} could not be measured ({each['reason']}); assumed: {state}"
+    if counted is not None:
+        kernels = counted.forward_kernels + counted.backward_kernels
+        moved = (counted.forward_moved + counted.backward_moved) / 1e3
+        yield f"counted: {kernels:.0f} kernels per block, which move {moved:.0f} kB per token besides matrix products"
 
 
 def _all(note: Mapping[str, Any]) -> list[Mapping[str, Any]]:

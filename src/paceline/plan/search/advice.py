@@ -108,7 +108,7 @@ def _formats(wish: Wish, fitted: Fitted) -> Iterator[Plan]:
     narrower = _NARROWER.get(wish.precision, ()) if isinstance(wish.model, Transformer) else ()
     for name in narrower:
         if name in wish.cluster.gpu.peak_flops:
-            yield from search(replace(wish, precision=name), fitted).plans[:1]
+            yield from search(replace(wish, precision=name, counted=None), fitted).plans[:1]
 
 
 def _scaling(wish: Wish, best: Plan, fitted: Fitted) -> tuple[Scaled, ...]:

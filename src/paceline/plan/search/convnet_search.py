@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 
 from paceline.core.errors import UsageError
-from paceline.plan.cost.case import Case, Layout, Training
+from paceline.plan.cost.case import Case, PlannedLayout, Training
 from paceline.plan.cost.constants import SURE, Fitted, probability
 from paceline.plan.cost.convnet import conv_step, replica_memory
 from paceline.plan.cost.plan import Plan
@@ -20,7 +20,7 @@ def replica_cases(whole: Case, batch: int, micro_batch: int | None) -> list[Case
         UsageError: The layout is not pure data parallelism on all GPUs, or the batch cannot be divided evenly.
     """
     count = whole.cluster.count
-    if whole.layout != Layout(dp=count):
+    if whole.layout != PlannedLayout(dp=count):
         raise UsageError(
             f"for convolutional networks, only data parallelism with one replica per GPU is supported; "
             f"give --layout dp={count}"
@@ -41,7 +41,10 @@ def search_convnet(wish: Wish, model: ConvNet, fitted: Fitted) -> SearchResult:
     """Return the best micro-batch sizes of a convolutional network with one replica on each GPU."""
     cases = replica_cases(
         Case(
-            model=model, layout=wish.layout or Layout(dp=wish.cluster.count), training=_loop(wish), cluster=wish.cluster
+            model=model,
+            layout=wish.layout or PlannedLayout(dp=wish.cluster.count),
+            training=_loop(wish),
+            cluster=wish.cluster,
         ),
         wish.global_batch,
         wish.micro_batch,

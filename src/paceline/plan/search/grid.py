@@ -16,15 +16,16 @@ from itertools import product
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import parse
-from paceline.plan.cost.case import CHUNKED, Layout, Recompute, Schedule, Sharded, Training
+from paceline.plan.cost.case import CHUNKED, PlannedLayout, Recompute, Schedule, Sharded, Training
 from paceline.plan.cost.columns import Columns, configurations
 from paceline.plan.models.adapters import Adapted
 from paceline.plan.models.architecture import Kernels, Transformer
+from paceline.plan.models.counted_step import CountedStep
 from paceline.train.parallel.pp import Pipeline
 
 
 @cache
-def engine_refusal(layout: Layout) -> str:
+def engine_refusal(layout: PlannedLayout) -> str:
     """Return the message of `paceline.train` if it does not support a layout; empty if it supports the layout."""
     try:
         parse(str(layout))
@@ -39,7 +40,7 @@ def engine_chunks(schedule: Schedule) -> int:
     return Pipeline(schedule=schedule).stages_each
 
 
-def adapters_refusal(adapted: Adapted, layout: Layout) -> str:
+def adapters_refusal(adapted: Adapted, layout: PlannedLayout) -> str:
     """Return why a layout does not support quantized frozen weights; empty if it does."""
     inner = [axis for axis in ("tp", "pp", "cp", "ep") if getattr(layout, axis) > 1]
     if adapted.frozen_bits >= 16 or not inner:
@@ -66,7 +67,7 @@ class GridQuery:
     fast: int
     batch: int
     precision: str
-    layout: Layout | None
+    layout: PlannedLayout | None
     micro_batch: int | None
     ways: tuple[Recompute, ...]
     by_engine: bool
@@ -74,13 +75,14 @@ class GridQuery:
     schedule: Schedule | None
     states: tuple[float, float, float]
     adapted: Adapted
+    counted: CountedStep | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
     """All configurations of a query (also as columns without machines), and the counts of refused ones by reason."""
 
-    choices: tuple[tuple[Layout, Training], ...]
+    choices: tuple[tuple[PlannedLayout, Training], ...]
     columns: Columns | None
     refused: tuple[tuple[str, int], ...]
 
@@ -95,7 +97,7 @@ def grid_of(question: GridQuery) -> Grid:
     if question.layout:
         _check_divides(question.model, question.layout)
     refused: Counter[str] = Counter()
-    choices: list[tuple[Layout, Training]] = []
+    choices: list[tuple[PlannedLayout, Training]] = []
     for layout in [question.layout] if question.layout else layouts(question.model, question.count, question.fast):
         if layout.ranks != question.count:
             raise UsageError(f"layout {layout} needs {layout.ranks} GPUs, and there are {question.count}")
@@ -119,7 +121,7 @@ def grid_of(question: GridQuery) -> Grid:
     return Grid(choices=tuple(choices), columns=columns, refused=tuple(refused.items()))
 
 
-def _check_divides(model: Transformer, layout: Layout) -> None:
+def _check_divides(model: Transformer, layout: PlannedLayout) -> None:
     """Check that a given layout divides the model: its heads, tokens and experts, and that each stage has a block.
 
     Raises:
@@ -145,7 +147,7 @@ def _check_divides(model: Transformer, layout: Layout) -> None:
         )
 
 
-def layouts(model: Transformer, count: int, fast: int) -> Iterator[Layout]:
+def layouts(model: Transformer, count: int, fast: int) -> Iterator[PlannedLayout]:
     """Yield the layouts on `count` GPUs that are possible with the model.
 
     Args:
@@ -163,14 +165,14 @@ def layouts(model: Transformer, count: int, fast: int) -> Iterator[Layout]:
             yield from _replicated(replicas, fast, {"tp": tp, "pp": pp, "cp": cp, "ep": ep})
 
 
-def _replicated(replicas: int, fast: int, axes: dict[str, int]) -> Iterator[Layout]:
+def _replicated(replicas: int, fast: int, axes: dict[str, int]) -> Iterator[PlannedLayout]:
     """Yield layouts that differ in the sharding of weights over the replicas.
 
     Weights are not sharded, sharded over all replicas, or sharded over the replicas that fast links join.
     """
     near = max(1, fast // axes["tp"] // axes["cp"])
     for shard in sorted({1, replicas, *([near] if replicas % near == 0 else [])}):
-        yield Layout(dp=replicas // shard, shard=shard, **axes)
+        yield PlannedLayout(dp=replicas // shard, shard=shard, **axes)
 
 
 def _expert_axes(model: Transformer, room: int) -> list[int]:
@@ -179,7 +181,7 @@ def _expert_axes(model: Transformer, room: int) -> list[int]:
     return [ep for ep in _divisors(model.experts) if room % ep == 0 and ep <= room]
 
 
-def _trainings(question: GridQuery, layout: Layout, per_replica: int) -> Iterator[Training]:
+def _trainings(question: GridQuery, layout: PlannedLayout, per_replica: int) -> Iterator[Training]:
     sizes = [size for size in _divisors(per_replica) if size & (size - 1) == 0]
     sharded: Sharded = "parameters" if layout.shard > 1 else "nothing"
     for size, way in product([question.micro_batch] if question.micro_batch else sizes, question.ways):
@@ -200,11 +202,12 @@ def _trainings(question: GridQuery, layout: Layout, per_replica: int) -> Iterato
                 weight_bytes=question.states[0],
                 gradient_bytes=question.states[1],
                 optimizer_bytes=question.states[2],
+                counted=question.counted,
                 **asdict(question.adapted),
             )
 
 
-def _why_none(question: GridQuery, layout: Layout, per_replica: int) -> str:
+def _why_none(question: GridQuery, layout: PlannedLayout, per_replica: int) -> str:
     if question.micro_batch and per_replica % question.micro_batch:
         return f"{per_replica} samples per replica are not a multiple of the micro-batch {question.micro_batch}"
     if layout.pp > question.model.layers:
@@ -215,7 +218,9 @@ def _why_none(question: GridQuery, layout: Layout, per_replica: int) -> str:
     )
 
 
-def _turns(question: GridQuery, layout: Layout, micro_steps: int, way: Recompute) -> Iterator[tuple[Schedule, int]]:
+def _turns(
+    question: GridQuery, layout: PlannedLayout, micro_steps: int, way: Recompute
+) -> Iterator[tuple[Schedule, int]]:
     """Yield the pipeline schedules that are possible for a layout, each with its number of stages per rank."""
     if layout.pp == 1:
         yield "1f1b", 1

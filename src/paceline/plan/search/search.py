@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from paceline.core.errors import UsageError
-from paceline.plan.cost.case import Case, Layout, Training
+from paceline.plan.cost.case import Case, PlannedLayout, Training
 from paceline.plan.cost.columns import Floats, columns_of, on_cluster
 from paceline.plan.cost.constants import SURE, Fitted, probabilities, probability
 from paceline.plan.cost.convnet import replica_memory
@@ -112,7 +112,7 @@ class _Cases:
     """The configurations of a search as a list of cases; each case is created when it is accessed."""
 
     wish: Wish
-    choices: tuple[tuple[Layout, Training], ...]
+    choices: tuple[tuple[PlannedLayout, Training], ...]
 
     def __getitem__(self, index: int) -> Case:
         layout, training = self.choices[index]
@@ -169,6 +169,7 @@ def _grid_query(wish: Wish, model: Transformer) -> GridQuery:
         schedule=wish.schedule,
         states=wish.states,
         adapted=wish.adapted,
+        counted=wish.counted,
     )
 
 

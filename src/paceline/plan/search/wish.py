@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from paceline.plan.cost.case import Cluster, Layout, Recompute, Schedule
+from paceline.plan.cost.case import Cluster, PlannedLayout, Recompute, Schedule
 from paceline.plan.cost.plan import Plan
 from paceline.plan.models.adapters import Adapted
 from paceline.plan.models.architecture import Kernels, Model
+from paceline.plan.models.counted_step import CountedStep
 
 OPTIMIZER_BYTES = {
     "adamw": 8.0,
@@ -40,13 +41,14 @@ class Wish:
         schedule: The only pipeline schedule to consider; None for those that could be best.
         optimizer: Name of the optimizer; `states` has its bytes.
         adapted: The trained part, if weights are frozen.
+        counted: Kernels and bytes of the program itself, in `precision` and with `optimizer`.
     """
 
     model: Model
     cluster: Cluster
     global_batch: int
     precision: str = "bf16"
-    layout: Layout | None = None
+    layout: PlannedLayout | None = None
     micro_batch: int | None = None
     ways: tuple[Recompute, ...] = _WAYS
     by_engine: bool = False
@@ -55,6 +57,7 @@ class Wish:
     optimizer: str = USUAL_OPTIMIZER
     states: tuple[float, float, float] = (4.0, 4.0, 8.0)  # fp32 with autocast, as `paceline.train` keeps them
     adapted: Adapted = Adapted()
+    counted: CountedStep | None = None
 
 
 def unbeaten(candidates: Sequence[Candidate], value: Callable[[Candidate], float]) -> list[Candidate]:

@@ -64,7 +64,7 @@ def memory_kind(framework: str) -> MemoryKind:
     """Return which kind of memory a framework publishes: allocated, reserved, or as nvidia-smi shows it."""
     if "deepspeed" in framework:
         return "shown"
-    return "allocated" if _has(framework, "megatron", "litgpt") else "reserved"
+    return "allocated" if _has(framework, "megatron", "litgpt", "transformers") else "reserved"
 
 
 def number_format(text: str) -> str:
@@ -107,7 +107,7 @@ def _kernels(said: SoftwareDescription) -> Kernels:
 def _attention(said: SoftwareDescription) -> Attention:
     if "flash" in said.extra:
         return "flash"
-    if _has(said.framework, "megatron-core", "bridge", "nemo", "torchtitan"):
+    if _has(said.framework, "megatron-core", "bridge", "nemo", "torchtitan", "transformers"):
         return "tuned"
     if _has(said.framework, "composer", "meta"):
         return "early"
@@ -127,7 +127,7 @@ def _sharded(said: SoftwareDescription) -> Sharded:
 def _bytes(said: SoftwareDescription, old: bool) -> dict[str, float]:
     if "true" in said.precision:
         return _PURE
-    if _has(said.framework, "fsdp", "composer", "ddp", "litgpt", "torchtitan"):
+    if _has(said.framework, "fsdp", "composer", "ddp", "litgpt", "torchtitan", "transformers"):
         return _MIXED
     return {} if old else {"gradient_bytes": 2.0}
 

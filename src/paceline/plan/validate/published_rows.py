@@ -11,16 +11,17 @@ import csv
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 
 from paceline.core.errors import PacelineError, UsageError
-from paceline.plan.cost.case import Case, Cluster, Layout, Training
+from paceline.plan.cost.case import Case, Cluster, PlannedLayout, Training
 from paceline.plan.cost.flops import model_flops
 from paceline.plan.cost.machines import ELEMENT_BYTES, ceiling, gpu_named
 from paceline.plan.models.architecture import ConvNet, Model, Transformer
 from paceline.plan.models.convnets import convnet
+from paceline.plan.models.counted_step import CountedStep
 from paceline.plan.models.lookup import published_transformer, transformer_from_numbers
 from paceline.plan.validate.framework_defaults import MemoryKind, SoftwareDescription, choices, memory_kind
 
@@ -163,6 +164,7 @@ def _cases(row: Mapping[str, str]) -> tuple[Case, ...]:
     if layout.dp > 1 and fixed["sharded"] == "parameters":
         layout = replace(layout, dp=1, shard=layout.dp)
     trained = _adapters(row.get("extra", ""), fixed)
+    fixed["counted"] = _counted(row.get("extra", ""))
     if isinstance(model, ConvNet):
         fixed |= _SGD
     per_replica, sizes = _batches(row, model, layout, _images(model, cluster, fixed["precision"]))
@@ -189,7 +191,7 @@ def _recomputed(row: Mapping[str, str], model: Model) -> tuple[str, ...]:
     return ("none", "cheap", "operators", "full")
 
 
-def _chunks(row: Mapping[str, str], model: Model, layout: Layout) -> list[int]:
+def _chunks(row: Mapping[str, str], model: Model, layout: PlannedLayout) -> list[int]:
     """Return the numbers of pipeline stages per rank to try.
 
     This is the published number; without one, all divisors of the blocks of a rank, if the micro-batch is not given
@@ -211,7 +213,9 @@ def _images(model: Model, cluster: Cluster, number_format: str) -> int:
     return min(_USUAL_IMAGES, 1 << (fitting.bit_length() - 1))
 
 
-def _batches(row: Mapping[str, str], model: Model, layout: Layout, images: int) -> tuple[float | None, list[float]]:
+def _batches(
+    row: Mapping[str, str], model: Model, layout: PlannedLayout, images: int
+) -> tuple[float | None, list[float]]:
     """Return the samples of a replica in a step (None if unknown), and the micro-batch sizes to try."""
     total, micro = parse_number(row, "global_batch"), parse_number(row, "micro_batch")
     if micro is not None and "in tokens" in row.get("notes", "") and isinstance(model, Transformer):
@@ -313,7 +317,7 @@ def _even_stages(params: float, pp: int) -> dict[str, int]:
     return {"layers": layers, "hidden": max(128, round((params / 12 / layers) ** 0.5 / 128) * 128)}
 
 
-def _layout(row: Mapping[str, str], count: int) -> Layout:
+def _layout(row: Mapping[str, str], count: int) -> PlannedLayout:
     given = {axis: parse_count(row, axis) for axis in ("tp", "pp", "cp", "dp")}
     tp, pp, cp = (given[axis] or 1 for axis in ("tp", "pp", "cp"))
     if given["tp"] is None and given["dp"] is not None and count % (pp * cp * given["dp"]) == 0:
@@ -323,7 +327,7 @@ def _layout(row: Mapping[str, str], count: int) -> Layout:
     if count % (tp * pp * cp):
         raise UsageError(f"{count} GPUs cannot be split evenly by tp={tp}, pp={pp} and cp={cp}")
     dp = count // (tp * pp * cp)
-    return Layout(dp=dp, tp=tp, pp=pp, cp=cp, ep=parse_count(row, "ep") or 1)
+    return PlannedLayout(dp=dp, tp=tp, pp=pp, cp=cp, ep=parse_count(row, "ep") or 1)
 
 
 def _said(row: Mapping[str, str]) -> SoftwareDescription:
@@ -346,6 +350,13 @@ def _adapters(extra: str, fixed: Mapping[str, object]) -> dict[str, object]:
         "trainable": int(weights[1].replace(",", "")) if weights else 0,
         "frozen_bits": bits.get(quantised[1], 16.0) if quantised else 16.0,
     }
+
+
+def _counted(extra: str) -> CountedStep | None:
+    """Return the kernels and bytes that were counted in the measured program; None if the row has none."""
+    given = dict(re.findall(r"\b(\w+)=([\d.]+)", extra))
+    names = [field.name for field in fields(CountedStep)]
+    return CountedStep(**{name: float(given[name]) for name in names}) if set(names) <= set(given) else None
 
 
 def _as_timed(case: Case, row: Mapping[str, str]) -> Case:

@@ -8,7 +8,7 @@ from paceline.core import units
 from paceline.explain.comparison import Comparison, Outcome
 from paceline.explain.model import Diagnosis
 from paceline.report import words
-from paceline.report.compare.rows import RUN_TIME, Row, next_text, reasons, relative, rows
+from paceline.report.compare.rows import RUN_TIME, ComparisonRow, next_text, reasons, relative, rows
 from paceline.report.compare.terminal import MARKS
 from paceline.report.page.markup import Markup, element, join, sentence
 from paceline.report.page.next_step import first_step
@@ -116,7 +116,7 @@ def _facts(comparison: Comparison) -> list[Fact]:
     return [_fact(row) for row in chosen] if comparison.ratio is not None else [_fact(row) for row in made]
 
 
-def _fact(row: Row) -> Fact:
+def _fact(row: ComparisonRow) -> Fact:
     return words.headline(row.label), _arrow(row.before, row.after), row.change
 
 

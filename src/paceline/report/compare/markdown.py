@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.explain.comparison import METHOD, Comparison
-from paceline.report.compare.rows import Row, reasons, rows
+from paceline.report.compare.rows import ComparisonRow, reasons, rows
 from paceline.report.markdown import code, escape
 
 _MARKS = {"regression": "🔴", "slower": "🟠", "cannot-tell": "🔵", "same": "🟢", "faster": "🟢"}
@@ -27,6 +27,6 @@ def _table(comparison: Comparison) -> str:
     return "\n".join([*heads, *lines]) if lines else ""
 
 
-def _row(row: Row) -> str:
+def _row(row: ComparisonRow) -> str:
     change = f"**{escape(row.change)}**" if row.certain else escape(row.change)
     return f"| {escape(row.label)} | {escape(row.before)} | {escape(row.after)} | {change} |"

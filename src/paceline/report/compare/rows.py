@@ -21,7 +21,7 @@ RUN_TIME = "whole run"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ComparisonRow:
     """One quantity of the two compared runs, as text."""
 
     label: str
@@ -31,7 +31,7 @@ class Row:
     certain: bool = False  # whether the change is larger than noise
 
 
-def rows(comparison: Comparison) -> list[Row]:
+def rows(comparison: Comparison) -> list[ComparisonRow]:
     """Return the rows of a comparison: time, its phases, throughput, memory, loss."""
     found = [
         *_time(comparison),
@@ -61,11 +61,11 @@ def _of(change: Interval) -> tuple[float, float, float]:
     return change.value, change.low, change.high
 
 
-def _time(comparison: Comparison) -> Iterator[Row]:
+def _time(comparison: Comparison) -> Iterator[ComparisonRow]:
     before, after, ratio = comparison.time_before_s, comparison.time_after_s, comparison.ratio
     if before is None or after is None or ratio is None:
         return
-    yield Row(
+    yield ComparisonRow(
         label=f"mean {comparison.basis}",
         before=units.seconds(before.value),
         after=units.seconds(after.value),
@@ -74,15 +74,15 @@ def _time(comparison: Comparison) -> Iterator[Row]:
     )
 
 
-def _phases(comparison: Comparison) -> Iterator[Row]:
+def _phases(comparison: Comparison) -> Iterator[ComparisonRow]:
     whole = [x.value for x in (comparison.time_before_s, comparison.time_after_s) if x is not None]
     for one in comparison.phases:
         if max(one.before_s, one.after_s) >= _LEAST_SHARE * min(whole):
             yield _phase(one)
 
 
-def _phase(one: PhaseChange) -> Row:
-    return Row(
+def _phase(one: PhaseChange) -> ComparisonRow:
+    return ComparisonRow(
         label=STYLES[one.phase].label,
         before=units.seconds(one.before_s),
         after=units.seconds(one.after_s),
@@ -91,10 +91,10 @@ def _phase(one: PhaseChange) -> Row:
     )
 
 
-def _throughput(comparison: Comparison) -> Iterator[Row]:
+def _throughput(comparison: Comparison) -> Iterator[ComparisonRow]:
     before, after = comparison.before.samples_per_s, comparison.after.samples_per_s
     if before is not None and after is not None and before > 0:
-        yield Row(
+        yield ComparisonRow(
             label="steady throughput",
             before=units.rate(before, "samples/s"),
             after=units.rate(after, "samples/s"),
@@ -102,7 +102,7 @@ def _throughput(comparison: Comparison) -> Iterator[Row]:
         )
 
 
-def _run_time(comparison: Comparison) -> Iterator[Row]:
+def _run_time(comparison: Comparison) -> Iterator[ComparisonRow]:
     """Yield the row with the wall time of both runs, which includes start-up, warm-up and evaluation."""
     sides = comparison.before, comparison.after
     before, after = (one.wall_s for one in sides)
@@ -114,7 +114,7 @@ def _run_time(comparison: Comparison) -> Iterator[Row]:
     faster = f", {units.factor(1 / ratio)} as fast" if ratio < 1 else ""
     if comparison.is_disturbed:
         faster = "; other programs used the CPU"
-    yield Row(
+    yield ComparisonRow(
         label=RUN_TIME,
         before=units.seconds(before) + told[0],
         after=units.seconds(after) + told[1],
@@ -122,12 +122,12 @@ def _run_time(comparison: Comparison) -> Iterator[Row]:
     )
 
 
-def _outside_steps(comparison: Comparison) -> Iterator[Row]:
+def _outside_steps(comparison: Comparison) -> Iterator[ComparisonRow]:
     """Yield the row with the time before the first step and after the last step, which faster steps do not change."""
     before, after = comparison.whole_before, comparison.whole_after
     if before is None or after is None:
         return
-    yield Row(
+    yield ComparisonRow(
         label="outside steps",
         before=units.seconds(before.outside_s),
         after=units.seconds(after.outside_s),
@@ -135,22 +135,22 @@ def _outside_steps(comparison: Comparison) -> Iterator[Row]:
     )
 
 
-def _memory(comparison: Comparison) -> Iterator[Row]:
+def _memory(comparison: Comparison) -> Iterator[ComparisonRow]:
     for key, label in (("peak_device_bytes", "device memory"), ("peak_rss_bytes", "host memory")):
         before, after = comparison.before.memory.get(key), comparison.after.memory.get(key)
         if before is not None and after is not None:
             sign = "-" if after < before else "+"
             change = f"{sign}{units.size(abs(after - before))}"
-            yield Row(label=label, before=units.size(before), after=units.size(after), change=change)
+            yield ComparisonRow(label=label, before=units.size(before), after=units.size(after), change=change)
 
 
-def _loss(loss: LossChange) -> Row:
+def _loss(loss: LossChange) -> ComparisonRow:
     apart = loss.before.high < loss.after.low or loss.after.high < loss.before.low
     if loss.steps_alike == loss.steps_common:
         change = f"the same in {'the only step' if loss.steps_common == 1 else f'all {loss.steps_common} steps'}"
     else:
         change = f"{loss.after.value - loss.before.value:+.3g}" + ("" if apart else ", within noise")
-    return Row(
+    return ComparisonRow(
         label=f"loss at step {loss.step}",
         before=units.significant(loss.before.value),
         after=units.significant(loss.after.value),

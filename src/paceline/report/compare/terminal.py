@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from paceline.explain.comparison import METHOD, Comparison
-from paceline.report.compare.rows import Row, next_command, next_text, reasons, rows
+from paceline.report.compare.rows import ComparisonRow, next_command, next_text, reasons, rows
 from paceline.report.console import encodable
 from paceline.report.words import headline, printable
 
@@ -23,7 +23,7 @@ MARKS = {
     "same": ("✓", "bold green"),
     "faster": ("✓", "bold green"),
 }
-_HEADS = Row(label="", before="before", after="after", change="change (95% interval)")
+_HEADS = ComparisonRow(label="", before="before", after="after", change="change (95% interval)")
 
 Encode = Callable[[str], str]
 
@@ -46,7 +46,7 @@ def _print_plain(comparison: Comparison, console: Console) -> None:
         console.print(Text(encodable(printable(line), console=console)), soft_wrap=True)
 
 
-def _plain_row(row: Row) -> str:
+def _plain_row(row: ComparisonRow) -> str:
     change = f", {row.change}" if row.change else ""
     return f"{row.label}: {row.before} -> {row.after}{change}"
 
@@ -70,7 +70,7 @@ def _print_rich(comparison: Comparison, console: Console) -> None:
         console.print(block, soft_wrap=True)
 
 
-def _table(lines: Sequence[Row], width: int, encoded: Encode) -> list[Text]:
+def _table(lines: Sequence[ComparisonRow], width: int, encoded: Encode) -> list[Text]:
     """Return the rows as a table, or on two lines each if a table is too wide. Changes within the noise are dim."""
     if not lines:
         return []
@@ -87,14 +87,14 @@ def _table(lines: Sequence[Row], width: int, encoded: Encode) -> list[Text]:
     return [*found, Text()]
 
 
-def _stacked(row: Row, label_width: int, encoded: Encode) -> list[Text]:
+def _stacked(row: ComparisonRow, label_width: int, encoded: Encode) -> list[Text]:
     """Return a row on two lines."""
     first = Text(encoded(f"  {row.label.ljust(label_width)}  {row.before} → {row.after}"))
     change = Text(" " * (label_width + 4) + encoded(row.change), style="" if row.certain else "dim")
     return [first, change] if row.change else [first]
 
 
-def _cells(row: Row) -> tuple[str, str, str, str]:
+def _cells(row: ComparisonRow) -> tuple[str, str, str, str]:
     return row.label, row.before, row.after, row.change
 
 

@@ -131,7 +131,7 @@ def _use(diagnosis: Diagnosis) -> list[Fact]:
     if words.finite(diagnosis.startup_s) is not None:
         found.append(("Start-up", units.seconds(diagnosis.startup_s), "before the first step"))
     if diagnosis.cost is not None:
-        idle = f"{units.percent(diagnosis.cost.idle_share)} of the cost for time in which the GPU waited"
+        idle = f"{units.percent(diagnosis.cost.idle_share)} of the cost for time in which nothing was computed"
         found.append(("Cost", units.money(diagnosis.cost.run), idle))
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paceline.core.units import money, percent, seconds
 from paceline.hardware.catalogue import Gpu
-from paceline.plan.cost.case import Layout
+from paceline.plan.cost.case import PlannedLayout
 from paceline.plan.cost.flops import flops_of
 from paceline.plan.cost.money import OLD_DAYS, TrainingCost
 from paceline.plan.cost.plan import Plan
@@ -117,7 +117,7 @@ def speed(plan: Plan) -> tuple[float, str]:
     return plan.tokens_per_s, "tokens/s"
 
 
-def axes(layout: Layout) -> str:
+def axes(layout: PlannedLayout) -> str:
     """Return a layout as text in which lines can break between axes."""
     return str(layout).replace(",", ", ")
 

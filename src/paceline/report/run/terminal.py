@@ -244,7 +244,7 @@ def _code_and_factors(finding: Finding) -> str:
 
 def _cost(cost: Cost) -> str:
     price = f"{units.money(cost.run)} at {units.money(cost.price_per_hour)}/h"
-    return f"{price}, {units.percent(cost.idle_share)} of the cost for time in which the GPU waited"
+    return f"{price}, {units.percent(cost.idle_share)} of the cost for time in which nothing was computed"
 
 
 def cells(shares: Sequence[float], width: int) -> list[int]:

@@ -19,7 +19,7 @@ _SAID = ("gain proven",)  # reasons that repeat the outcome
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class TrialRow:
     """One trial that was run."""
 
     trial: Trial
@@ -28,12 +28,12 @@ class Row:
     expected: Gain | None  # the expected gain in time; memory is not predicted
 
 
-def rows(tuned: TuneResult) -> list[Row]:
+def rows(tuned: TuneResult) -> list[TrialRow]:
     """Return the trials that were run, in order."""
     kept, made = BASELINE, []
     for trial in (one for one in tuned.trials if one.status != "skipped"):
         gain, expected = (trial.saving, None) if for_memory(tuned) else (trial.speedup, trial.predicted)
-        made.append(Row(trial=trial, change=_beyond(trial.recipe, kept), gain=gain, expected=expected))
+        made.append(TrialRow(trial=trial, change=_beyond(trial.recipe, kept), gain=gain, expected=expected))
         kept = trial.recipe if trial.status == "kept" else kept
     return made
 
@@ -79,7 +79,7 @@ def _samples(run: Diagnosis | None) -> float | None:
     return run.batch_size * run.world if run is not None and run.batch_size else None
 
 
-def settings(row: Row) -> list[str]:
+def settings(row: TrialRow) -> list[str]:
     """Return the change of a trial as texts, one per setting: ``loader.num_workers=8``."""
     return [describe_recipe({table: {key: value}}) for table, own in row.change.items() for key, value in own.items()]
 
@@ -132,7 +132,7 @@ def reason(trial: Trial) -> str:
     return "" if trial.reason in _SAID else trial.reason
 
 
-def beside_expected(row: Row) -> str:
+def beside_expected(row: TrialRow) -> str:
     """Return text that compares the measured gain with the expected gain; empty if one of them is unknown."""
     gain, found = row.expected, row.gain
     if gain is None or found is None or math.isnan(found.value):

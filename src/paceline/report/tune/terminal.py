@@ -16,7 +16,7 @@ from paceline.report import words
 from paceline.report.console import encodable
 from paceline.report.phases import shown
 from paceline.report.tune import rows as tune_rows
-from paceline.report.tune.rows import Row
+from paceline.report.tune.rows import TrialRow
 from paceline.report.tune.words import (
     batch_lines,
     failure_line,
@@ -131,7 +131,7 @@ def _columns(*cells: str) -> str:
     return "  ".join(cell.ljust(width) for cell, width in zip(cells, (*_WIDTHS, 0), strict=True)).rstrip()
 
 
-def _figures(row: Row) -> str:
+def _figures(row: TrialRow) -> str:
     outcome = tune_rows.outcome(row.trial)
     expected = tune_rows.expected(row.expected)
     if not tune_rows.bounds(row.gain):

@@ -13,7 +13,7 @@ from paceline.report.page.axis import Axis
 from paceline.report.page.markup import Markup, details, element, join, section, sentence, table
 from paceline.report.page.next_step import SAFETY
 from paceline.report.tune import rows as tune_rows
-from paceline.report.tune.rows import Row
+from paceline.report.tune.rows import TrialRow
 from paceline.tune.equivalence.outputs import Check
 from paceline.tune.search.result import Trial, TuneResult
 
@@ -63,14 +63,14 @@ def trials(tuned: TuneResult) -> Markup | None:
     )
 
 
-def axis_of(made: Sequence[Row]) -> Axis:
+def axis_of(made: Sequence[TrialRow]) -> Axis:
     """Return the axis that contains the expected and measured gains; extreme values are cut off."""
     ends = [end for row in made for end in _ends(row) if math.isfinite(end) and end > 0]
     low, high = max(_ENDS[0], min(_LEAST[0], *ends, 1.0)), min(_ENDS[1], max(_LEAST[1], *ends, 1.0))
     return Axis(low=low / 1.05, high=high * 1.05, unit="x", log=True)
 
 
-def _ends(row: Row) -> Iterator[float]:
+def _ends(row: TrialRow) -> Iterator[float]:
     if row.gain is not None:
         yield from (row.gain.low, row.gain.value, row.gain.high)
     if row.expected is not None:
@@ -103,11 +103,11 @@ def _legend() -> Markup:
     return element("ul", *made, class_="legend")
 
 
-def _row(row: Row, axis: Axis) -> tuple[Markup, ...]:
+def _row(row: TrialRow, axis: Axis) -> tuple[Markup, ...]:
     return _change(row), _expected(row), drawing(row, axis), _achieved(row), _outcome(row)
 
 
-def _change(row: Row) -> Markup:
+def _change(row: TrialRow) -> Markup:
     named = (element("code", text) for text in tune_rows.settings(row))
     return join((element("div", *named, class_="settings"), _badge(row.trial)))
 
@@ -116,7 +116,7 @@ def _badge(trial: Trial) -> Markup:
     return element("span", trial.safety, class_=f"badge {trial.safety}", title=SAFETY[trial.safety])
 
 
-def _expected(row: Row) -> Markup:
+def _expected(row: TrialRow) -> Markup:
     told = element("div", tune_rows.expected(row.expected))
     findings = row.trial.predicted_by_findings
     if row.expected is None or findings is None or findings == row.expected:
@@ -124,7 +124,7 @@ def _expected(row: Row) -> Markup:
     return join((told, element("small", f"by findings {tune_rows.expected(findings)}")))
 
 
-def drawing(row: Row, axis: Axis) -> Markup:
+def drawing(row: TrialRow, axis: Axis) -> Markup:
     """Return the chart of one trial: the expected gain as a band, the measured gain as a dot with its interval."""
     marks = [element("i", class_="even", style=_at(axis, 1.0))]
     if row.expected is not None and _drawable(row.expected):
@@ -144,7 +144,7 @@ def _reach(class_: str, ends: Gain | Interval, axis: Axis) -> Markup:
     return element("i", class_=class_, style=f"left:{100 * low:.2f}%;width:{100 * max(0.0, high - low):.2f}%")
 
 
-def _achieved(row: Row) -> Markup:
+def _achieved(row: TrialRow) -> Markup:
     said = (tune_rows.bounds(row.gain), tune_rows.beside_expected(row))
     beside = (element("small", text) for text in said if text)
     return join((element("div", element("b", tune_rows.value(row.gain))), *beside))
@@ -153,7 +153,7 @@ def _achieved(row: Row) -> Markup:
 # -- outcome ---------------------------------------------------------------------------------------------
 
 
-def _outcome(row: Row) -> Markup:
+def _outcome(row: TrialRow) -> Markup:
     trial = row.trial
     mark, word = tune_rows.outcome(trial).split(" ", 1)
     said = tune_rows.reason(trial)
@@ -166,7 +166,7 @@ def _outcome(row: Row) -> Markup:
     )
 
 
-def _measured(row: Row) -> Markup | None:
+def _measured(row: TrialRow) -> Markup | None:
     """Return the folded details of a trial: its checks and measurements; None if there are none."""
     told = [*map(check_of, row.trial.checks), *(element("li", text) for text in _beneath(row))]
     if not told:
@@ -182,7 +182,7 @@ def check_of(check: Check) -> Markup:
     return element("li", element("span", mark, aria_hidden="true"), f" {check.text}", class_=class_)
 
 
-def _beneath(row: Row) -> Iterator[str]:
+def _beneath(row: TrialRow) -> Iterator[str]:
     trial = row.trial
     if trial.rounds:
         aside = f", {words.count(trial.set_aside, 'pair')} discarded" if trial.set_aside else ""

@@ -13,7 +13,7 @@ from paceline.core.errors import UsageError
 from paceline.core.files import replacing
 from paceline.train.checkpoints.tensor_files import SUFFIXES, write_tensors
 from paceline.train.comparison.synced import full
-from paceline.train.world import World
+from paceline.train.ranks.world import World
 
 
 def export(held: Any, world: World, path: Path) -> None:

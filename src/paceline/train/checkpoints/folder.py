@@ -303,6 +303,37 @@ def shaped(own: Any, saved: Any) -> Any:
     return saved
 
 
+def schedule_of_groups(own: Any, saved: Any, groups: list[dict[str, Any]]) -> Any:
+    """Return the saved state of a learning-rate schedule, changed to fit the parameter groups of this rank.
+
+    The saved state is that of rank 0. With pp, ranks have different parameter groups, so lists with one value for each
+    group cannot be loaded. Learning rates are taken from the groups; other such lists keep their current values.
+
+    Args:
+        own: The current state of the schedule on this rank.
+        saved: The state in the checkpoint.
+        groups: The parameter groups of the optimizer, after their settings were loaded.
+    """
+    if isinstance(own, dict) and isinstance(saved, dict):
+        found = shaped(own, saved)
+        for key in set(found) & set(own):
+            found[key] = _entry_of_groups(key, own[key], found[key], groups)  # Counter.update would add the counts
+        return found
+    if isinstance(own, list) and isinstance(saved, list) and len(own) == len(saved):
+        return [schedule_of_groups(mine, value, groups) for mine, value in zip(own, saved, strict=True)]
+    return saved
+
+
+def _entry_of_groups(key: Any, own: Any, saved: Any, groups: list[dict[str, Any]]) -> Any:
+    """Return the value of one key in the state of a schedule; see `schedule_of_groups`."""
+    setting = {"base_lrs": "initial_lr", "_last_lr": "lr"}.get(key, "")
+    if setting and all(setting in group for group in groups):
+        return [float(group[setting]) for group in groups]
+    if isinstance(own, list) and len(own) == len(groups) and all(isinstance(value, float) for value in own):
+        return own
+    return schedule_of_groups(own, saved, groups)
+
+
 def load(folder: Path, tensors: dict[str, Any], *, same_ranks: bool) -> set[str]:
     """Read the tensors of a checkpoint; a collective of all ranks.
 

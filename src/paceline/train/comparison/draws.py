@@ -15,9 +15,9 @@ from functools import partial
 from itertools import groupby, permutations
 from typing import Any
 
-from paceline.train import random_states
 from paceline.train.parallel import pp
-from paceline.train.world import World
+from paceline.train.ranks import random_states
+from paceline.train.ranks.world import World
 
 _DRAWS = (
     "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli", "bernoulli_",

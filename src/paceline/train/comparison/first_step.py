@@ -19,23 +19,24 @@ from functools import partial
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train import batch_norm, random_states
+from paceline.train import batch_norm
 from paceline.train.arrange import Arranged, is_on_meta
 from paceline.train.comparison import advice, differences, draws, samples, synced
+from paceline.train.comparison.paired_passes import Attempt, BatchPasses, ForwardPasses, PairedPasses, exact_context
 from paceline.train.comparison.restored import restored, varied
 from paceline.train.comparison.samples import numbers
-from paceline.train.comparison.trials import Batch, Forward, Setting, Trial, exact_context
 from paceline.train.parallel import cp_check, decoders, pp
 from paceline.train.passes import Loss
+from paceline.train.ranks import random_states
+from paceline.train.ranks.world import World, mesh_axes
 from paceline.train.recipe import Recipe
-from paceline.train.world import World, mesh_axes
 
 _ATTEMPTS = (
     (True, True),
     (False, True),
     (True, False),
     (False, False),
-)  # values of `joined` and `short` in a `Setting`, tried in this order
+)  # values of `joined` and `short` of an `Attempt`, tried in this order
 _EXPECTED = (samples.NotJoinable, draws.NotReplayable)
 Outputs = dict[tuple[str, int], list[Any]]  # in the order in which modules returned
 
@@ -58,7 +59,7 @@ class Results:
     own: Outputs
     whole: Outputs
     factor: Any
-    trial: Trial
+    passes: PairedPasses
     gradients: dict[str, Any]  # of the whole model
 
 
@@ -107,7 +108,7 @@ class FirstStep:
         Raises:
             UsageError: The models differ.
         """
-        self._compare((inputs, target), lambda setting: Batch(setting, (inputs, target), loss, weight))
+        self._compare((inputs, target), lambda attempt: BatchPasses(attempt, (inputs, target), loss, weight))
 
     def of_forward(self, args: Any, kwargs: Any) -> None:
         """Run the comparison on a call of the model.
@@ -115,9 +116,9 @@ class FirstStep:
         Raises:
             UsageError: The models differ.
         """
-        self._compare((args, kwargs), lambda setting: Forward(setting, (args, kwargs)))
+        self._compare((args, kwargs), lambda attempt: ForwardPasses(attempt, (args, kwargs)))
 
-    def _compare(self, given: Any, make: Callable[[Setting], Trial]) -> None:
+    def _compare(self, given: Any, make: Callable[[Attempt], PairedPasses]) -> None:
         self._busy = True
         rounded = self._recipe.precision.dtype() is not None and self._sharded
         context, self._bytes = exact_context(
@@ -125,7 +126,7 @@ class FirstStep:
         )
         if self._bytes == 4 and all(p.element_size() == 8 for p in self._whole.parameters()):
             self._bytes = 8
-        setting = Setting(
+        first = Attempt(
             world=self._world,
             arranged=self._arranged,
             whole=self._whole,
@@ -136,19 +137,19 @@ class FirstStep:
         )
         try:
             with self._recipe.compute.uncompiled(), cp_check.postponed():
-                self._attempts(setting, make)
+                self._attempts(first, make)
         finally:
             self._whole, self._busy = None, False
             self._arranged.set_sync(True)
 
-    def _attempts(self, setting: Setting, make: Callable[[Setting], Trial]) -> None:
+    def _attempts(self, first: Attempt, make: Callable[[Attempt], PairedPasses]) -> None:
         """Run the comparison in the first possible way of `_ATTEMPTS`."""
         apart = not (batch_norm.is_shared(self._arranged.held))
         why = ""
         for joined, short in _ATTEMPTS:
             if not joined and (not apart or self._world.layout.samples == 1):
                 continue
-            attempt = replace(setting, joined=joined, short=short)
+            attempt = replace(first, joined=joined, short=short)
             with restored([self._arranged.held, self._whole], self._world), varied(self._arranged.held):
                 synced.give_values(self._arranged.held, self._whole, self._world)
                 failed = self._attempt(attempt, make)
@@ -157,38 +158,38 @@ class FirstStep:
             why = f"{why}; {failed}" if why else failed
         self._tell(why)
 
-    def _attempt(self, setting: Setting, make: Callable[[Setting], Trial]) -> str | None:
+    def _attempt(self, attempt: Attempt, make: Callable[[Attempt], PairedPasses]) -> str | None:
         """Run the comparison in one way; return the reason if that is not possible, otherwise None."""
         self._buffers = [(b, b.clone()) for model in (self._arranged.held, self._whole) for b in model.buffers()]
-        results, why = self._agreed(lambda: self._both(setting, make, deep=False))
+        results, why = self._agreed(lambda: self._both(attempt, make, deep=False))
         if results is None:
             return why
-        found = list(self._differences(results, setting, {}))
+        found = list(self._differences(results, attempt, {}))
         if self._any(found):
-            noise = self._noise(results, setting)
-            found = list(self._differences(results, setting, noise))
+            noise = self._noise(results, attempt)
+            found = list(self._differences(results, attempt, noise))
         if self._any(found):
-            self._refuse(found, setting, make)
+            self._refuse(found, attempt, make)
         return None
 
-    def _both(self, setting: Setting, make: Callable[[Setting], Trial], *, deep: bool) -> Results:
+    def _both(self, attempt: Attempt, make: Callable[[Attempt], PairedPasses], *, deep: bool) -> Results:
         """Run both models on the same samples with the same random numbers."""
         recorded = draws.Recorded()
-        trial = make(setting)
+        passes = make(attempt)
         held = self._arranged.held
         recording = draws.recording(recorded, self._arranged.stages)
         with self._alike(held), traced(held, deep=deep) as own, recording:
-            factor = trial.on_ranks()
+            factor = passes.on_ranks()
         if self._sharded:
             self._arranged.check_used()  # discard its record of this pass, which is not the first step
-        drawn = draws.together(recorded, self._world, joined=setting.joined)
+        drawn = draws.together(recorded, self._world, joined=attempt.joined)
         with self._alike(self._whole), traced(self._whole, deep=deep) as whole, draws.replaying(drawn):
-            trial.on_one()
+            passes.on_one()
         self._replay = drawn
-        if not setting.joined:
+        if not attempt.joined:
             synced.summed(self._whole, self._world.group("dp", "shard"))
         gradients = {name: p.grad for name, p in self._whole.named_parameters() if p.requires_grad}
-        return Results(own, whole, factor, trial, gradients)
+        return Results(own, whole, factor, passes, gradients)
 
     @contextmanager
     def _alike(self, model: Any) -> Iterator[None]:
@@ -212,10 +213,10 @@ class FirstStep:
             torch.set_float32_matmul_precision(precision)
             random_states.put(drawn, self._world.device)
 
-    def _differences(self, results: Results, setting: Setting, noise: dict[str, float]) -> Iterator[Difference]:
+    def _differences(self, results: Results, attempt: Attempt, noise: dict[str, float]) -> Iterator[Difference]:
         """Yield the values that differ beyond rounding; a collective of all ranks."""
-        yield from self._of_outputs(results, setting, noise)
-        for name, own, expected in results.trial.losses():
+        yield from self._of_outputs(results, attempt, noise)
+        for name, own, expected in results.passes.losses():
             yield from self._difference(name, "", (own, expected), noise)
         averaged = self._world.data_group if self._arranged.averages_later else None
         for name, own in synced.gradients(self._arranged.held, averaged, results.factor):
@@ -227,13 +228,13 @@ class FirstStep:
             expected = results.gradients[name]
             expected = own * 0 if expected is None else synced.full(expected)
             yield from self._difference(f"the gradient of {name}", _owner(name), (own, expected), noise)
-        if setting.joined or self._world.layout.samples == 1:
+        if attempt.joined or self._world.layout.samples == 1:
             whole = dict(self._whole.named_buffers())
             for name, own in self._arranged.held.named_buffers():
                 if name in whole and own.shape == whole[name].shape and own.is_floating_point():
                     yield from self._difference(f"buffer {name}", _owner(name), (own, whole[name]), noise)
 
-    def _of_outputs(self, results: Results, setting: Setting, noise: dict[str, float]) -> Iterator[Difference]:
+    def _of_outputs(self, results: Results, attempt: Attempt, noise: dict[str, float]) -> Iterator[Difference]:
         whole = results.whole
         order = {key: number for number, key in enumerate(whole)}
         for key, values in results.own.items():
@@ -242,7 +243,7 @@ class FirstStep:
                 if not expected or (not own.ndim and self._world.layout.samples * self._world.layout.cp > 1):
                     continue
                 name = f"{key[0]}:{key[1]}:{number}"
-                pieces = list(samples.slices(own.shape, expected[0], self._world, joined=setting.joined))
+                pieces = list(samples.slices(own.shape, expected[0], self._world, joined=attempt.joined))
                 if not pieces and key[0]:
                     continue  # inside a split part
                 piece = min(pieces, key=lambda each: differences.relative(own, each), default=None)
@@ -261,13 +262,13 @@ class FirstStep:
         if times > 1:
             yield Difference(what, module, times, differences.relative(own, expected), 0)
 
-    def _noise(self, results: Results, setting: Setting) -> dict[str, float]:
+    def _noise(self, results: Results, attempt: Attempt) -> dict[str, float]:
         """Return the change that rounding causes, by a run with the last bits of parameters changed."""
         import torch
 
         before = {name: None if grad is None else synced.full(grad).clone() for name, grad in results.gradients.items()}
         outputs = {key: [value.clone() for value in values] for key, values in results.whole.items()}
-        losses = {name: value for name, _, value in results.trial.losses()}
+        losses = {name: value for name, _, value in results.passes.losses()}
         bits = torch.Generator().manual_seed(0)
         kept = {name: value.detach().clone() for name, value in self._whole.named_parameters()}
         with torch.no_grad():
@@ -276,30 +277,30 @@ class FirstStep:
                     signs = torch.randint(-1, 2, value.shape, generator=bits).to(value)
                     value.mul_(1 + signs * differences.last_bits(self._bytes))
         with self._alike(self._whole), traced(self._whole, deep=False) as again, draws.replaying(self._replay):
-            results.trial.on_one()
-        if not setting.joined:
+            results.passes.on_one()
+        if not attempt.joined:
             synced.summed(self._whole, self._world.group("dp", "shard"))
         parameters = [(name, p) for name, p in self._whole.named_parameters() if p.requires_grad]
         noise = {f"the gradient of {name}": _noise_of(before[name], p.grad) for name, p in parameters}
         for key, values in outputs.items():
             for number, value in enumerate(values):
                 noise[f"{key[0]}:{key[1]}:{number}"] = _noise_of(value, again[key][number])
-        noise |= {name: _noise_of(losses[name], value) for name, _, value in results.trial.losses() if name in losses}
+        noise |= {name: _noise_of(losses[name], value) for name, _, value in results.passes.losses() if name in losses}
         with torch.no_grad():
             for name, value in self._whole.named_parameters():
                 value.copy_(kept[name])
         results.gradients.update(before)
         return noise
 
-    def _refuse(self, found: list[Difference], setting: Setting, make: Callable[[Setting], Trial]) -> None:
+    def _refuse(self, found: list[Difference], attempt: Attempt, make: Callable[[Attempt], PairedPasses]) -> None:
         """End the run with a message about the first difference.
 
         Raises:
             UsageError: Always.
         """
-        results, _ = self._agreed(lambda: self._both(setting, make, deep=True))
+        results, _ = self._agreed(lambda: self._both(attempt, make, deep=True))
         if results is not None:
-            outputs = list(self._of_outputs(results, setting, {}))
+            outputs = list(self._of_outputs(results, attempt, {}))
             order = {key[0]: number for number, key in reversed(list(enumerate(results.whole)))}
             last = [replace(each, place=10**6 - order.get(each.module, 0)) for each in found if each.what != "the loss"]
             found = outputs or last or found

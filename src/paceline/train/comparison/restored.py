@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from paceline.train import random_states
-from paceline.train.world import World
+from paceline.train.ranks import random_states
+from paceline.train.ranks.world import World
 
 _NOISE = 0.1
 _TORCHS = ("_parameters", "_buffers", "_modules", "training")  # attributes that torch keeps itself

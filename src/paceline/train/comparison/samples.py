@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.train.batches import like
 from paceline.train.parallel import cp
-from paceline.train.world import World
+from paceline.train.ranks.world import World
 
 
 class NotJoinable(Exception):

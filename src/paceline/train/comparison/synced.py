@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from paceline.train.world import World
+from paceline.train.ranks.world import World
 
 _BUCKET_BYTES = 32 << 20  # of gradients that travel in one exchange
 

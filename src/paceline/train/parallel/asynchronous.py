@@ -100,7 +100,7 @@ class Staleness:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class RankState:
     """The state of a rank, sent to all ranks before each round. Rounds are counted from 1; -1 stands for none."""
 
     read: int  # the last round before the rank read the parameters of its step; -1: between steps
@@ -109,12 +109,12 @@ class Offer:
     meets: int  # index in `_MEETINGS` of the call that the rank waits in; -1 for none
 
 
-def admitted(offers: Sequence[Offer]) -> list[int]:
+def admitted(states: Sequence[RankState]) -> list[int]:
     """Return the ranks whose updates go into a round: as many as possible within every rank's staleness bound."""
-    going = {rank for rank, offer in enumerate(offers) if offer.waits}
+    going = {rank for rank, state in enumerate(states) if state.waits}
     while True:
-        stay = [offer.read for rank, offer in enumerate(offers) if rank not in going and offer.read != _NONE]
-        kept = {rank for rank in going if all(offers[rank].bound <= read for read in stay)}
+        stay = [state.read for rank, state in enumerate(states) if rank not in going and state.read != _NONE]
+        kept = {rank for rank in going if all(states[rank].bound <= read for read in stay)}
         if kept == going:
             return sorted(going)
         going = kept
@@ -144,7 +144,7 @@ class Rounds:
         self._state = Condition()  # guards all attributes below
         self._round = 0
         self._applied = [0] * self._ranks  # number of applied updates of each rank
-        self._since, self._waits = _NONE, False  # `read` and `waits` of this rank's next `Offer`
+        self._since, self._waits = _NONE, False  # `read` and `waits` of this rank's next `RankState`
         self._seen = (0,) * self._ranks  # number of updates of each rank in the parameters that this rank read
         self._own: deque[int] = deque(maxlen=settings.max_staleness)  # the rounds of this rank's last updates
         self._meets, self._met = _NONE, 0
@@ -271,19 +271,19 @@ class Rounds:
 
     def _take_part(self) -> bool:
         """Run one round; return whether another one follows."""
-        offers = self._offers()
-        going = admitted(offers)
+        states = self._states()
+        going = admitted(states)
         if going:
             self._make(going)
             return True
-        meetings = {offer.meets for offer in offers}
+        meetings = {state.meets for state in states}
         if _NONE not in meetings:
             return self._end_meeting(meetings)
         with self._state:
             self._state.wait(_IDLE_S)
         return True
 
-    def _offers(self) -> list[Offer]:
+    def _states(self) -> list[RankState]:
         """Send the state of this rank to all ranks, and return the states of all."""
         import torch
 
@@ -293,7 +293,7 @@ class Rounds:
         table = torch.zeros(self._ranks, len(own), dtype=torch.int64)
         table[self._rank] = torch.tensor(own)
         torch.distributed.all_reduce(table, group=self._group)
-        return [Offer(read, bool(waits), bound, meets) for read, waits, bound, meets in table.tolist()]
+        return [RankState(read, bool(waits), bound, meets) for read, waits, bound, meets in table.tolist()]
 
     def _make(self, going: Sequence[int]) -> None:
         """Apply the updates of the given ranks to the shared parameters, on all ranks."""

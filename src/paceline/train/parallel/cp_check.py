@@ -13,9 +13,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train import agreement, random_states
 from paceline.train.batches import like
 from paceline.train.parallel import cp
+from paceline.train.ranks import agreement, random_states
 
 _POSITIONS = 64  # number of positions of each rank's part
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 2e-2  # as a share of the norm of an output

@@ -13,6 +13,7 @@ from low rank, and needs a copy of the gradients.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +26,7 @@ _NO_LENGTH = 1e-8  # added to the norm of a column, to avoid a division by 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
+class GradientExchange:
     """How replicas exchange gradients; table ``[ddp]`` of a recipe."""
 
     bucket_cap_mb: int | None = None  # MiB per bucket; None: torch's default, 25, and 1 for the first bucket
@@ -75,7 +76,7 @@ class Exchange:
             )
 
 
-def wrap(model: Any, group: Any, device: Any, exchange: Exchange) -> Any:
+def wrap(model: Any, group: Any, device: Any, exchange: GradientExchange) -> Any:
     """Return the model wrapped in DistributedDataParallel.
 
     Args:
@@ -109,7 +110,7 @@ def _send_in_training(replica: Any, *_: Any) -> None:
     replica.require_forward_param_sync = replica.training
 
 
-def _check_backend(model: Any, group: Any, device: Any, exchange: Exchange) -> None:
+def _check_backend(model: Any, group: Any, device: Any, exchange: GradientExchange) -> None:
     """Check that the communication backend supports the compression hook."""
     import torch
 
@@ -139,26 +140,34 @@ def _hook(name: str, group: Any) -> tuple[Any, Any]:
     return group, {"fp16": default_hooks.fp16_compress_hook, "bf16": default_hooks.bf16_compress_hook}[name]
 
 
-def check_used(model: Any, exchange: Exchange) -> None:
-    """Check that all parameters got a gradient: otherwise DDP waits for the missing ones and averages nothing.
+def check_of_used(model: Any, exchange: GradientExchange) -> Callable[[], None]:
+    """Return a function that checks that all parameters got a gradient.
+
+    If a parameter has no gradient, DDP waits for this gradient and averages none of the others. The function then
+    raises a `UsageError` that names the parameters without a gradient.
 
     Args:
         model: The module inside the DDP replica.
         exchange: How gradients are exchanged.
-
-    Raises:
-        UsageError: Parameters have no gradient.
     """
     if exchange.find_unused_parameters:
-        return
+        return lambda: None
+    averaged = [each for each in model.parameters() if each.requires_grad]
+
+    def check() -> None:
+        if any(each.grad is None and each.requires_grad for each in averaged):
+            raise _unused(model)
+
+    return check
+
+
+def _unused(model: Any) -> UsageError:
     unused = [name for name, each in model.named_parameters() if each.requires_grad and each.grad is None]
-    if unused:
-        raise UsageError(
-            f"{', '.join(unused[:3])}{f' and {len(unused) - 3} more' if unused[3:] else ''} did not contribute "
-            f"to the loss, "
-            "so gradients were not averaged; set ddp.find_unused_parameters = true, freeze them "
-            "(requires_grad_(False)), or use shard instead of dp"
-        )
+    return UsageError(
+        f"{', '.join(unused[:3])}{f' and {len(unused) - 3} more' if unused[3:] else ''} did not contribute "
+        f"to the loss, so gradients were not averaged; set ddp.find_unused_parameters = true, freeze them "
+        "(requires_grad_(False)), or use shard instead of dp"
+    )
 
 
 def set_sync(replica: Any, on: bool) -> None:

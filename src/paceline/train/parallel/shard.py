@@ -19,8 +19,8 @@ from functools import partial
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train.agreement import is_same, largest
 from paceline.train.precision import Precision
+from paceline.train.ranks.agreement import is_same, largest
 
 
 def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, reshard: bool) -> Callable[[], None]:
@@ -50,7 +50,7 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     model.set_reduce_scatter_unused_params(True)
     if apart:
-        _Calls(model, apart, mesh)
+        _CallOrder(model, apart, mesh)
     return _Unused(model, apart, mesh).forget
 
 
@@ -92,7 +92,7 @@ def _rounded(value: Any, dtype: Any) -> Any:
     return value.to(dtype) if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
 
 
-class _Calls:
+class _CallOrder:
     """Checks that all ranks call the same blocks in the same order, in each forward pass as in the first."""
 
     def __init__(self, model: Any, blocks: Sequence[Any], mesh: Any) -> None:

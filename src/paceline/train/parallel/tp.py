@@ -23,7 +23,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train import random_states
+from paceline.train.ranks import random_states
 
 _COLUMNS, _ROWS, _HEADS = "colwise", "rowwise", "replicated_with_grad_allreduce"
 _STYLES = (_COLUMNS, _ROWS, "colwise_gather_output", "colwise_rep", "embedding_rowwise", _HEADS)
@@ -128,7 +128,7 @@ def _matched(model: Any, own: Mapping[str, str]) -> dict[str, str]:
 def _by_names(model: Any) -> dict[str, str]:
     """Return a plan for submodules with usual names, in the same order on all ranks.
 
-    A submodule qualifies only if all layers between its matrices work element by element.
+    A submodule qualifies only if its other layers work element by element, or cannot be between its matrices.
     """
     plan: dict[str, str] = {}
     for name, part in model.named_modules():
@@ -143,14 +143,43 @@ def _by_names(model: Any) -> dict[str, str]:
 
 
 def _fits(children: Mapping[str, Any], matrices: Sequence[str]) -> bool:
-    """Return whether the named matrices are linear layers and all other children work element by element."""
+    """Return whether the named matrices are linear layers, and no other child prevents splitting them.
+
+    A child between two matrices receives only a part of the features. This is correct only for a child that works
+    element by element. A child outside of the matrices does not matter.
+    """
     from torch import nn
 
     pointwise = (nn.GELU, nn.ReLU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Dropout, nn.Identity)
     others = [child for name, child in children.items() if name not in matrices]
     return all(isinstance(children.get(name), nn.Linear) for name in matrices) and all(
-        isinstance(child, pointwise) for child in others
+        isinstance(child, pointwise) or _is_apart(child, children[matrices[0]]) for child in others
     )
+
+
+def _is_apart(child: Any, first: Any) -> bool:
+    """Return whether a layer cannot be between the matrices, because no part of it accepts so many features.
+
+    Args:
+        child: A module beside the matrices.
+        first: A matrix that is split by columns.
+    """
+    from torch import nn
+
+    leaves = [module for module in child.modules() if not list(module.children())]
+    taken = [_features(leaf) for leaf in leaves if not isinstance(leaf, nn.Dropout | nn.GELU | nn.ReLU | nn.SiLU)]
+    return bool(taken) and None not in taken and not {first.out_features} & {*taken}
+
+
+def _features(layer: Any) -> int | None:
+    """Return the number of input features of a linear layer or a norm of one dimension; None for other layers."""
+    from torch import nn
+
+    if isinstance(layer, nn.Linear):
+        return layer.in_features
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm) and len(layer.normalized_shape) == 1:
+        return layer.normalized_shape[0]
+    return None
 
 
 def _check_apart(model: Any, plan: Mapping[str, str]) -> None:

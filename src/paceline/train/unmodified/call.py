@@ -76,24 +76,24 @@ class Call:
         args, kwargs = self.spread.torch.utils._pytree.tree_unflatten(list(leaves), self.spec)
         return args, kwargs
 
-    def shares(self) -> dict[str, list[int]]:
-        """Return how many rows, or valid targets, each rank has, by the rule that weighs a loss by this count.
+    def shares(self) -> dict[str, list[float]]:
+        """Return the count or sum of each rank by which a loss may be weighed, by the name of the rule.
 
-        A valid target is an element of 0 or more in a cut int64 input. Inputs with several dimensions have one more
-        rule, which ignores the first position of each row.
+        The rules are rows, and for each cut input: elements of 0 or more and elements other than 0 (whole numbers),
+        ones (booleans, and floats that are all 0 or 1), and the sum (one number of 0 or more for each row). Inputs with
+        several dimensions have each rule once more, without the first position of each row.
         """
-        torch, found = self.spread.torch, {"rows": sizes(self.rows, self.spread.ranks)}
+        found: dict[str, list[float]] = {"rows": list(sizes(self.rows, self.spread.ranks))}
         for place, leaf in enumerate(self.leaves):
-            if self.is_cut[place] and leaf.dtype == torch.int64:
-                valid = leaf >= 0
-                found[f"targets of input {place}"] = self._dealt(valid)
-                if leaf.dim() > 1:
-                    found[f"targets of input {place} but the first"] = self._dealt(valid[:, 1:])
+            for name, values in _weighing(self.spread.torch, leaf) if self.is_cut[place] else ():
+                found[f"{name} of input {place}"] = self._dealt(values)
+                if values.dim() > 1 and values.shape[1] > 1:
+                    found[f"{name} of input {place} but the first"] = self._dealt(values[:, 1:])
         return found
 
-    def _dealt(self, valid: Any) -> list[int]:
-        counts = valid.flatten(1).sum(1) if valid.dim() > 1 else valid.long()
-        return [int(part.sum()) for part in counts.split(sizes(self.rows, self.spread.ranks))]
+    def _dealt(self, values: Any) -> list[float]:
+        of_rows = values.flatten(1).sum(1) if values.dim() > 1 else values.double()
+        return [float(part.sum()) for part in of_rows.split(sizes(self.rows, self.spread.ranks))]
 
     def kind(self) -> Any:
         """Return a hashable key; one comparison with the whole batch holds for all calls with the same key."""
@@ -117,6 +117,21 @@ class Call:
     def numbers(self) -> tuple[Any, ...]:
         """Return the Python numbers among the inputs."""
         return tuple(leaf for leaf in self.leaves if isinstance(leaf, int | float | complex))
+
+
+def _weighing(torch: Any, leaf: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what of an input may weigh a loss: the name, and a tensor to be summed."""
+    if leaf.is_complex() or leaf.layout != torch.strided:
+        return
+    whole = leaf.dtype in (torch.int64, torch.int32, torch.uint8)
+    if leaf.dtype == torch.int64:
+        yield "targets", leaf >= 0
+    if whole:
+        yield "entries", leaf != 0
+    elif all(bool((each.bool() == each).all()) for each in (leaf.detach().flatten()[:64], leaf.detach())):
+        yield "entries", leaf == 1  # all elements are 0 or 1; most other inputs are told by their first elements
+    if leaf.numel() == leaf.shape[0] and bool((leaf >= 0).all()):
+        yield "sum", leaf.detach().flatten().double()
 
 
 def rows_of(torch: Any, leaves: Sequence[Any]) -> int | None:

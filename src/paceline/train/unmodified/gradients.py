@@ -29,6 +29,8 @@ _CHECKED_EVERY = 64  # passes; on a GPU, as reading the digests synchronizes wit
 _buckets: list[Any] = []
 _watched: IdentityMap[weakref.ref[_Group]] = IdentityMap()  # weight -> its group, which its gradient hook keeps alive
 
+_FUSED_IN_VAIN = ("SGD", "Adagrad")  # the fused kernels of Adam and AdamW have a rule for DTensors
+
 
 def patch(spread: Spread, exchange: Exchange) -> None:
     """Patch torch's backward pass to exchange gradients at its end."""
@@ -65,7 +67,7 @@ def patch(spread: Spread, exchange: Exchange) -> None:
         return result
 
     hooks.install(torch.autograd, "_engine_run_backward", run)
-    register_optimizer_step_pre_hook(lambda *given: _check_over(spread))
+    register_optimizer_step_pre_hook(lambda optimizer, *given: _check_step(spread, optimizer))
 
 
 def _check_split(spread: Spread, args: Any) -> None:
@@ -81,8 +83,15 @@ def _check_split(spread: Spread, args: Any) -> None:
         spread.refuse("backward(inputs=...) is given split weights; leave inputs out, or use dp in place of shard")
 
 
-def _check_over(spread: Spread) -> None:
-    """End the program if an optimizer steps during a backward pass, before gradients are exchanged."""
+def _check_step(spread: Spread, optimizer: Any) -> None:
+    """End the program if an optimizer steps before gradients are exchanged, or would not update sharded weights."""
+    groups = optimizer.param_groups if shards.any_split() and not spread.off else ()
+    fused = [group for group in groups if group.get("fused") and type(optimizer).__name__ in _FUSED_IN_VAIN]
+    if any(hasattr(weight, "full_tensor") for group in fused for weight in group["params"]):
+        spread.refuse(
+            f"{type(optimizer).__name__} with fused=True does not update split weights; leave fused=True out, or use "
+            "dp in place of shard"
+        )
     if spread.backward and not spread.off:
         spread.refuse(
             "the optimizer steps during the backward pass, before ranks have exchanged gradients; step after backward()"

@@ -1,6 +1,6 @@
 """Combines the results of a split call: the results for the rows of each rank become those for the whole batch.
 
-Rows are concatenated. A number, such as the loss, is the mean over rows, their sum, or the mean over valid targets.
+Rows are concatenated. A number, such as the loss, is the mean over rows, their sum, or a mean by another count.
 A value that is equal on all ranks is used as it is. `comparison` finds out which rule holds.
 """
 
@@ -55,8 +55,11 @@ class Way:
 
 def weighs_nothing(call: Call, way: Way) -> bool:
     """Return whether any rank has no valid target, so that its loss would be undefined (0 / 0)."""
-    rules = {join for join in (*way.joins, *(join for _, join in way.slots)) if join.startswith("targets")}
-    return bool(rules) and any(not share for rule in rules for share in shares.weights(call.shares())[rule])
+    rules = {join for join in (*way.joins, *(join for _, join in way.slots)) if join not in (OWN, ROWS, "rows", "sum")}
+    if not rules:
+        return False
+    weights = shares.weights(call.shares())
+    return any(not share for rule in rules for share in weights[rule])
 
 
 def together(exchange: Exchange, call: Call, way: Way, result: Any) -> Any:

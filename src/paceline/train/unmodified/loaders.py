@@ -1,7 +1,8 @@
 """Patches of torch's DataLoader: each rank reads its rows of a batch and receives the others from the other ranks.
 
 The indices of a batch are drawn as in one process, compared over the ranks, and then split. A loader with its own
-`collate_fn` is not split: each rank reads whole batches, as the function can use all samples.
+`collate_fn` is not split: each rank reads whole batches, as the function can use all samples. Neither is a loader whose
+dataset changes when a sample is read, which the first batch shows.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from paceline.data.batches.own_generators import own_generators
 from paceline.inprocess import hooks, import_hook
 from paceline.train.unmodified import draws
 from paceline.train.unmodified.comparison import datasets
@@ -52,11 +54,16 @@ def _patch_init(spread: Spread, reading: _Reading, base: Any, dataloader: Any) -
             if "_paceline_compared" not in vars(loader):
                 datasets.compare(spread, reading.exchange, loader.dataset)
                 loader._paceline_compared = True
+                loader._paceline_changes = reading.draws_itself(loader.dataset)  # None until the first batch is read
         original(self, loader)
         if spread.acts():
             plain = self._collate_fn is dataloader._utils.collate.default_collate and getattr(loader, "in_order", True)
             self._paceline_waiting = deque()
             self._paceline_splits = plain and self._auto_collation
+            self._paceline_splits, self._paceline_loader = (
+                self._paceline_splits and not loader._paceline_changes,
+                loader,
+            )
             if self._paceline_splits:
                 self._base_seed += spread.rank  # workers of other ranks draw for other samples
 
@@ -146,6 +153,18 @@ class _Reading:
         self._spread, self.exchange, self._note_samples = spread, exchange, note_samples
         self._streams = draws.Streams(spread)
         self._of_a_part = False  # whether the batch that this process reads next is split
+        self._first_of: Any = None  # the loader whose first batch this process reads next
+
+    def draws_itself(self, dataset: Any) -> bool | None:
+        """Return True if a dataset has its own random generator, so that each rank reads whole batches; else None."""
+        if not own_generators(dataset):
+            return None
+        self._tell_whole(dataset, "its random generator")
+        return True
+
+    def _tell_whole(self, dataset: Any, what: str) -> None:
+        name = type(dataset).__name__
+        self._spread.tell(f"each rank reads whole batches of {name}, because reading a sample changes {what}")
 
     def part_of(self, iterator: Any, index: Any) -> Any:
         """Return this rank's indices of a batch, or all of them if the batch is not split."""
@@ -164,6 +183,10 @@ class _Reading:
             )
         self._note_samples(number)
         splits = iterator._paceline_splits and isinstance(index, list | tuple) and len(index) >= spread.ranks
+        if splits and not iterator._num_workers:
+            loader = iterator._paceline_loader
+            self._first_of = loader if loader._paceline_changes is None else None
+            splits = loader._paceline_changes is False
         iterator._paceline_waiting.append(len(index) if splits else 0)
         self._of_a_part = splits
         return list(index)[slice(*bounds(len(index), spread.ranks, spread.rank))] if splits else index
@@ -175,9 +198,22 @@ class _Reading:
         self._spread.reading = True
         try:
             with self._streams.own(self._of_a_part):
-                return fetch(index)
+                return fetch(index) if self._first_of is None else self._first_batch(fetch, index)
         finally:
             self._spread.reading = False
+
+    def _first_batch(self, fetch: Any, index: Any) -> Any:
+        """Read the first batch of a loader, which all ranks read whole, and note whether that changes the dataset."""
+        loader, self._first_of = self._first_of, None
+        dataset, torch = loader.dataset, self._spread.torch
+        before = datasets.state_of(torch, dataset)
+        found = fetch(index)
+        after = datasets.state_of(torch, dataset)
+        every = self.exchange.objects([name for name in before if before[name] != after.get(name)])
+        loader._paceline_changes = any(every)
+        if any(every):
+            self._tell_whole(dataset, next(names[0] for names in every if names))
+        return found
 
     def whole(self, iterator: Any, read: Any) -> Any:
         """Return the next whole batch, with the rows of all ranks."""

@@ -8,7 +8,8 @@ compared with trial calls with the parts (`comparison`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -31,12 +32,17 @@ _LOOKS = 8  # first calls of each model whose inputs the ranks compare; then eve
 _LOOK_EVERY = 64
 
 
-def patch(spread: Spread, exchange: Exchange) -> None:
-    """Patch `torch.nn.Module.__call__` to split calls of models."""
-    torch, calls = spread.torch, _Calls(spread, exchange)
+def patch(spread: Spread, exchange: Exchange) -> Callable[[], None]:
+    """Patch `torch.nn.Module.__call__` to split calls of models.
+
+    Returns:
+        A function to be called when all ranks have reached the end of the program.
+    """
+    torch = spread.torch
     from torch.nn.utils.parametrize import ParametrizationList
 
     original, compiling, tracing = torch.nn.Module.__call__, torch.compiler.is_compiling, torch.jit.is_tracing
+    calls = _SplitCalls(spread, exchange, original)
 
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -45,29 +51,36 @@ def patch(spread: Spread, exchange: Exchange) -> None:
         if isinstance(self, ParametrizationList):  # computes a weight from other weights, without rows
             return original(self, *args, **kwargs)
         copies.check_current(spread, self)
-        return calls.call(self, functools.partial(original, self), args, kwargs)
+        return calls.call(self, args, kwargs)
 
     hooks.install(torch.nn.Module, "__call__", __call__)
+    return calls.end
 
 
-class _Calls:
-    """Splits calls of models; keeps the results of the comparisons of each model."""
+class _SplitCalls:
+    """Splits calls of models; keeps the results of the comparisons of each model.
 
-    def __init__(self, spread: Spread, exchange: Exchange) -> None:
-        self._spread, self._exchange, self._torch = spread, exchange, spread.torch
+    Args:
+        spread: The state of this rank.
+        exchange: The exchanges with the other ranks.
+        original: The unpatched `Module.__call__`.
+    """
+
+    def __init__(self, spread: Spread, exchange: Exchange, original: Callable[..., Any]) -> None:
+        self._spread, self._exchange, self._torch, self._original = spread, exchange, spread.torch, original
         self._streams = draws.Streams(spread)
         self._ways: WeakKeyDictionary[Any, Ways] = WeakKeyDictionary()
         self._calls: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
 
-    def call(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
+    def call(self, module: Any, args: Any, kwargs: Any) -> Any:
         """Call a model with this rank's rows, and return the result for the whole batch.
 
         Args:
             module: The model.
-            forward: Calls the model, unpatched.
             args: Positional arguments of the program.
             kwargs: Keyword arguments of the program.
         """
+        forward = functools.partial(self._original, module)
         leaves, spec = self._torch.utils._pytree.tree_flatten((args, kwargs))
         leaves = [resolved(leaf) for leaf in leaves]
         rows = rows_of(self._torch, leaves)
@@ -115,6 +128,21 @@ class _Calls:
             )
         return found
 
+    def end(self) -> None:
+        """Compare the last training call of each model, because a model can begin to mix its rows at any time.
+
+        Ranks can have different models left, as each collects its garbage at its own time. Then nothing is compared.
+        """
+        found = []
+        for module, ways in list(self._ways.items()):
+            empty = Call(self._spread, module, functools.partial(self._original, module), (), None, 0, ())
+            found += [(module, *last) for last in ways.at_end(empty)]
+        if not self._exchange.agree([zlib.crc32(repr([way.calls for _, _, way, _ in found]).encode())]):
+            return
+        for module, called, way, modes in found:
+            with _modes(module, modes), self._torch.enable_grad():
+                self._look(True, called, way)
+
     def _begin_training(self, module: Any, rows: int | None) -> None:
         """End the program if a model is first trained without a tensor, or with fewer rows than ranks."""
         if module in self._ways or rows is not None and rows >= self._spread.ranks:
@@ -122,12 +150,12 @@ class _Calls:
         name, refuse = type(module).__name__, self._spread.refuse
         if rows is None:
             refuse(
-                f"{name} is called without a tensor, so that its rows cannot be dealt out; write the loop with "
-                "paceline.train"
+                f"{name} is called without a tensor that has a batch dimension, so that its rows cannot be dealt out; "
+                "write the loop with paceline.train"
             )
         refuse(
-            f"{name} is given a batch of {rows}, which {self._spread.ranks} ranks cannot share; take a larger "
-            "batch_size"
+            f"the first tensor that {name} gets has {rows} row{'s' * (rows != 1)}, which {self._spread.ranks} ranks "
+            "cannot share; take a larger batch_size, or, if the samples are a list of tensors, stack them into one"
         )
 
     def _begin_alike(self, module: Any) -> None:
@@ -188,6 +216,22 @@ class _Calls:
                 "the ranks have different inputs for one call of the model: something is drawn that is not seeded, "
                 "such as by the time, the process or os.urandom; seed it with a number"
             )
+
+
+@contextmanager
+def _modes(module: Any, modes: Sequence[bool]) -> Iterator[None]:
+    """Set the mode of each submodule, training or evaluation, inside the context."""
+    before = [part.training for part in module.modules()]
+    _set_modes(module, modes)
+    try:
+        yield
+    finally:
+        _set_modes(module, before)
+
+
+def _set_modes(module: Any, modes: Sequence[bool]) -> None:
+    for part, trains in zip(module.modules(), modes, strict=True):
+        part.training = trains
 
 
 def _is_lazy(torch: Any, module: Any) -> bool:

@@ -13,20 +13,20 @@ _FAR = 1e-6  # relative; smaller errors may be rounding
 _TIMES = 4.0  # the factor by which the second best rule must be worse
 _MOST_LOOKS = 16  # comparisons after which the best rule is taken
 
-Dealt = Mapping[str, Sequence[int]]
+Dealt = Mapping[str, Sequence[float]]
 
 
 def weights(dealt: Dealt) -> dict[str, list[float]]:
     """Return, for each rule, the weights of the ranks in a number such as the loss.
 
     Args:
-        dealt: For each rule the count (rows or valid targets) of each rank.
+        dealt: For each rule the count (rows, valid targets, entries of a mask) or the sum of each rank.
 
     Returns:
         For each rule the weight of each rank: its share of the count; with the rule ``sum``, 1.
     """
     ranks = len(next(iter(dealt.values())))
-    found = {name: [each / max(1, sum(counts)) for each in counts] for name, counts in dealt.items()}
+    found = {name: [each / (sum(counts) or 1) for each in counts] for name, counts in dealt.items()}
     return {**found, "sum": [1.0] * ranks}
 
 

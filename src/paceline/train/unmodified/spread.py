@@ -9,6 +9,7 @@ import os
 import random
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
@@ -47,11 +48,11 @@ def begin(torch: Any, place: Any) -> None:
     pieces = Pieces(spread, exchange)
     pieces.patch()
     shards.patch(spread, pieces.watch)
-    models.patch(spread, exchange)
+    end_of_calls = models.patch(spread, exchange)
     frameworks.patch(spread)
     listings.leave_samples(lambda: spread.reading)
     commands.leave_samples(lambda: spread.reading)
-    atexit.register(_at_exit, spread, exchange, drift)
+    atexit.register(_at_exit, spread, exchange, drift, end_of_calls)
 
 
 def _seed_numpy(spread: Spread, numpy: Any) -> None:
@@ -115,12 +116,13 @@ def _hide_our_group(spread: Spread) -> None:
     )  # torch's own modules mostly call it in distributed_c10d
 
 
-def _at_exit(spread: Spread, exchange: Exchange, drift: Drift) -> None:
+def _at_exit(spread: Spread, exchange: Exchange, drift: Drift, end_of_calls: Callable[[], None]) -> None:
     if os.getpid() != exchange.pid:
         return
     if not (spread.refused or spread.failed or spread.off):
         try:
-            drift.end()
+            if drift.end():
+                end_of_calls()
         except Refusal as refusal:
             sys.stdout.flush()
             os._exit(refusal.code)  # an exit handler cannot change the exit code otherwise

@@ -113,7 +113,8 @@ def _predicted(context: DiagnosisContext, loader: LoaderBreakdown, threads: int)
             high=max(1.05, supply.gain_with(threads).high * supply.warmer, _relieved(context, loader, threads)),
         )
     makers = max(threads, loader.makers)
-    gain, unburdened = supply.gain_with(makers), replace(supply, hand_over_s=0.0).gain_with(makers)
+    shared = replace(supply, to_send=0.0)  # threads send nothing
+    gain, unburdened = shared.gain_with(makers), replace(shared, hand_over_s=0.0).gain_with(makers)
     high = max(gain.high, unburdened.high)
     return Gain(low=gain.low if _waits(loader) else 1.0, high=max(1.05, _UNBURDENED * high * supply.warmer))
 

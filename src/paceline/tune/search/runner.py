@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -140,7 +139,10 @@ class TrialRunner:
             try:
                 process.begin()
             except ProgramOver as error:
-                raise TrialFailed("Paceline saw no step of a torch optimizer, and a trial needs such steps") from error
+                raise TrialFailed(
+                    "Paceline saw no step of a torch optimizer, and a trial needs such steps (in trials, standard "
+                    "input is empty)"
+                ) from error
             self.start_s = min(self.start_s, time.monotonic() - begun)
             try:
                 first = process.run_steps(10, _STEP_TIMEOUT_S, pause=False)
@@ -372,8 +374,6 @@ def _cpu_ratio(pairs: Sequence[BlockPair]) -> float | None:
 def watch_baseline(runner: TrialRunner, report: Callable[[str], None]) -> DiagnosisContext:
     """Watch the unchanged program and return its diagnosis context.
 
-    If the program fails under isolation by the kernel, it is watched once more in the Python sandbox.
-
     Raises:
         TrialFailed: The program cannot run, or it connects to the network, which is not allowed.
     """
@@ -381,14 +381,14 @@ def watch_baseline(runner: TrialRunner, report: Callable[[str], None]) -> Diagno
     report("measuring the unchanged program")
     try:
         found = runner.watch(BASELINE)
-    except TrialFailed as error:
+    except ProgramFailed as error:
         _check_network(runner)
-        if not isinstance(error, ProgramFailed) or not runner.isolation.by_kernel:
+        if not runner.isolation.by_kernel:
             raise
-        why_not = f"with isolation by the kernel {error}"
-        runner.isolation = replace(runner.isolation, by_kernel=False, why_not=why_not)
-        report(runner.isolation.in_words())
-        found = runner.watch(BASELINE)
+        raise ProgramFailed(f"{error}; if it runs without paceline tune, use --python-sandbox") from error
+    except TrialFailed:
+        _check_network(runner)
+        raise
     _check_network(runner)
     return found
 

@@ -79,6 +79,7 @@ class SearchLimits:
     verify_quality: bool  # whether to train the best recipe to a loss over several seeds at the end
     price_per_hour: float | None  # price of the machine, in USD; None if unknown
     allows_network: bool = False  # whether trials may use the network
+    not_by_kernel: str = ""  # why trials run in the sandbox in Python although the kernel could isolate them
 
 
 class Search:
@@ -95,7 +96,7 @@ class Search:
     ) -> None:
         self._goal = GOALS[limits.goal]
         self._budget = Budget(total_s=limits.budget_s)
-        isolation = isolation_for(folder, cwd, allows_network=limits.allows_network)
+        isolation = isolation_for(folder, cwd, allows_network=limits.allows_network, not_by_kernel=limits.not_by_kernel)
         self._runner = TrialRunner(command, folder, cwd, self._goal, self._budget, isolation)
         self._command = list(command)
         self._limits, self._history, self._report = limits, history, report

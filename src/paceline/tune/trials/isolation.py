@@ -96,15 +96,16 @@ class Isolation:
 IN_PYTHON = Isolation(by_kernel=False, why_not="it was not asked for", allows_network=True)
 
 
-def isolation_for(folder: Path, cwd: Path, *, allows_network: bool) -> Isolation:
+def isolation_for(folder: Path, cwd: Path, *, allows_network: bool, not_by_kernel: str = "") -> Isolation:
     """Return how trials are isolated: by the kernel if a test process can be isolated, otherwise in Python.
 
     Args:
         folder: The folder of all trials.
         cwd: Working directory of the program.
         allows_network: Whether trials are allowed to use the network.
+        not_by_kernel: Why the user does not want isolation by the kernel; empty if the user wants it.
     """
-    why_not = _why_not_by_kernel(folder, cwd, allows_network)
+    why_not = not_by_kernel or _why_not_by_kernel(folder, cwd, allows_network)
     return Isolation(
         by_kernel=not why_not,
         why_not=why_not,

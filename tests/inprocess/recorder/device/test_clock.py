@@ -1,4 +1,4 @@
-"""Device times from events, on a device that is played. No GPU has been seen."""
+"""Device times from events, on a device that is played."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CUDA's events and losses through a stand-in for torch.cuda: no GPU has been seen."""
+"""CUDA's events and losses through a stand-in for torch.cuda."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recorder with a device that is played: what comes to disk. No GPU has been seen."""
+"""The recorder with a device that is played: what comes to disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The profiler window, on a CPU and as it would be on a device; no GPU has been seen."""
+"""The profiler window, on a CPU and as it would be on a device, which is played."""
 
 from __future__ import annotations
 

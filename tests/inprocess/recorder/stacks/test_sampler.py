@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import sysconfig
 import textwrap
 import threading
+import time
 from pathlib import Path
 from types import ModuleType
 
@@ -203,6 +205,22 @@ def test_the_most_frequent_line_names_a_function():
     assert [entry["function"] for entry in sampler.as_json()] == ["test_labels (test_sampler.py:7)"]
 
 
+def test_the_line_of_a_function_is_that_of_its_phase():
+    sampler = Sampler()
+    for slot, line in (("backward", 8), ("backward", 8), ("other", 10)):
+        sampler.count([(test_labels.__code__, line)], slot)
+    found = {entry["slot"]: entry["function"] for entry in sampler.as_json()}
+    assert found == {"backward": "test_labels (test_sampler.py:8)", "other": "test_labels (test_sampler.py:10)"}
+
+
+def test_a_call_of_a_librarys_loop_is_not_named_but_the_librarys_function():
+    code = compile("def train():\n    pass\n", f"{SITE}/transformers/trainer.py", "exec").co_consts[0]
+    sampler = Sampler()
+    for slot in ("forward", "backward", "optimizer", "other"):
+        sampler.count([(code, 1), (test_labels.__code__, 5)], slot)
+    assert {(entry["function"], entry["file"]) for entry in sampler.as_json()} == {("train (trainer.py:1)", "")}
+
+
 def test_at_most_so_many_functions():
     sampler = Sampler()
     for number in range(60):
@@ -228,10 +246,10 @@ def waits_here(ready, leave):
 def test_a_running_thread_is_sampled():
     thread, leave = in_another_thread(waits_here)
     sampler = Sampler()
-    sampler.count(sampler.look(thread.ident), "other")
+    sampler.count(sampler.look(thread.ident).frames, "other")
     leave.set()
     thread.join()
-    sampler.count(sampler.look(thread.ident), "other")  # it is gone: nothing to sample, nothing raised
+    sampler.count(sampler.look(thread.ident).frames, "other")  # it is gone: nothing to sample, nothing raised
     (entry,) = sampler.as_json()
     assert entry["function"].startswith("waits_here (test_sampler.py:")
     assert entry["leaf"].startswith("wait (threading.py:") or entry["leaf"].startswith("Condition.wait")
@@ -277,7 +295,7 @@ def test_inside_one_of_our_functions_only(monkeypatch):
 def test_an_instruction_without_a_line_has_the_line_of_its_function():
     def lineless():
         frame = sys._getframe()
-        return frame.f_lineno, stack(frame)[0], stacks._walk(threading.get_ident())[0]
+        return frame.f_lineno, stack(frame)[0], Sampler().look(threading.get_ident()).frames[0]
 
     lineless.__code__ = lineless.__code__.replace(co_linetable=b"")
     line, called, walked = lineless()
@@ -331,6 +349,70 @@ def test_without_a_word_of_the_kernel_nothing_is_called_host_code(tmp_path):
 
     watched = Unknown(tmp_path, textwrap.dedent(ROLLOUT).replace("model(state)", "forward() or state"))
     assert not [h for h in watched.sampler.as_json() if h["side"] == "host" and h["function"].startswith("mix")]
+
+
+@pytest.mark.parametrize(
+    "places, side",
+    [
+        (["call"], "loss"),
+        (["between", "call"], "host"),
+        (["between", *["call"] * 11], "host"),
+        (["between", "inside", "call"], "loss"),  # an operation without the lock: it computes
+    ],
+)
+def test_a_function_between_operations_is_host_code_although_its_thread_seems_to_run(tmp_path, places, side):
+    """On a busy machine a thread that waits for the lock, and is not given a core, counts as running."""
+
+    class Busy(Rollout):
+        taken = 0
+
+        def look(self, what, running=None):
+            place = places[Busy.taken % len(places)] if what == "environment" else "call"
+            Busy.taken += what == "environment"
+            self.sampler.count(stack(sys._getframe(1)), "mid", True, place)
+
+    watched = Busy(tmp_path, textwrap.dedent(ROLLOUT).replace("model(state)", "forward() or state"))
+    found = {h["function"].partition(" ")[0]: h["side"] for h in watched.sampler.as_json()}
+    assert (found["Env.step"], found["mix"]) == (side, "loss")
+
+
+def plain_python(ended: threading.Event) -> None:
+    while not ended.is_set():
+        seen = set()
+        for number in range(500):
+            if number % 3 and number not in seen:
+                seen.add((number, min(number, 7)))
+
+
+def tensor_operations(ended: threading.Event) -> None:
+    weight = torch.rand(32, 32)
+    while not ended.is_set():
+        found = torch.rand(8, 32)
+        for _ in range(50):
+            found = torch.tanh(found @ weight) + 0.1
+
+
+@pytest.mark.parametrize("work, low, high", [(plain_python, 0.08, 1.0), (tensor_operations, 0.0, 0.02)])
+def test_where_a_thread_stands_tells_python_code_from_tensor_operations(work, low, high):
+    """Also beside busy processes, where the state of the thread tells nothing."""
+    ended, sampler, usual = threading.Event(), Sampler(), sys.getswitchinterval()
+    thread = threading.Thread(target=work, args=(ended,))
+    neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    thread.start()
+    sys.setswitchinterval(0.001)
+    try:
+        looks = [(time.sleep(0.003), sampler.look(thread.ident))[1] for _ in range(200)]
+    finally:
+        sys.setswitchinterval(usual)
+        ended.set()
+        thread.join()
+        for one in neighbours:
+            one.kill()
+            one.wait()
+    inside = [look for look in looks if any(code is work.__code__ for code, _ in look.frames)]
+    assert len(inside) > 150
+    assert low <= sum(look.place == "between" for look in inside) / len(inside) <= high
+    assert ("inside" in {look.place for look in inside}) == (work is tensor_operations)
 
 
 ARRAYS = """

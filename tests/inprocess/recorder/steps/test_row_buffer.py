@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from paceline.inprocess.recorder.steps.parts import Part
@@ -143,6 +143,7 @@ def test_a_loss_that_was_on_the_host_passes_through(held, out):
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=11, max_size=11).filter(any), st.integers(0, 10**13))
+@example([0] * 9 + [1, 1], 1)
 def test_scaled_slots_fill_the_step(slots, wall):
     found = scaled(tuple(slots), wall)
     assert sum(found) == wall

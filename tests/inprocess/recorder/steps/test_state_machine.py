@@ -999,3 +999,49 @@ def test_gradients_zeroed_once_in_a_long_accumulation_are_no_steps():
             p.backward(4)
         p.step(1)
     assert [row.micro_steps for row in p.end()] == [40, 40]
+
+
+def without_a_loader(spare: int, every: int, backward_ms: float, samples: int = 8, steps: int = 40) -> list[dict]:
+    """Steps of one forward and one backward pass; before some of them there are more forward passes with gradients."""
+    p = Program()
+    for step in range(steps):
+        if step % every == every - 1:
+            for _ in range(spare):
+                p.forward(3, samples=samples)
+                p.idle(0.5)
+        p.forward(3)
+        p.backward(backward_ms if step % every == every - 1 else 4)
+        p.step(1)
+    rows = p.end()
+    assert len(rows) == steps
+    return [{**ms(row), "samples": row.samples} for row in rows]
+
+
+@pytest.mark.parametrize("every", [3, 10])
+def test_forward_passes_that_no_backward_pass_used_are_an_evaluation(every):
+    rows = without_a_loader(spare=30, every=every, backward_ms=5.0, samples=64)
+    usual = {"forward": 3, "backward": 4, "optimizer": 1, "samples": 8.0}
+    assert rows[2 * every] == usual
+    late = [row for number, row in enumerate(rows) if number % every == every - 1 and number > 20]
+    assert late == [usual | {"backward": 5, "evaluation": 30 * 3.5}] * len(late)
+
+
+@pytest.mark.parametrize(
+    "spare, backward_ms",
+    [(30, 100.0), (30, 9.0), (7, 4.0)],  # all were used, or more than the last one, or they are few
+)
+def test_forward_passes_that_a_backward_pass_used_are_training(spare, backward_ms):
+    assert not any(row.get("evaluation") for row in without_a_loader(spare, 10, backward_ms))
+
+
+def test_episodes_of_any_length_are_training():
+    """A backward pass takes as long as the forward passes that it used are many."""
+    p = Program()
+    for step in range(60):
+        length = (5, 60, 5, 12, 200)[step % 5]
+        for _ in range(length):
+            p.forward(0.5)
+            p.idle(0.25)
+        p.backward(0.5 * length)
+        p.step(1)
+    assert not any(ms(row).get("evaluation") for row in p.end())

@@ -5,7 +5,7 @@ time between events of two streams cannot be measured.
 
 This code never waits for the device: it records an event, queries whether the device has passed it, and reuses it.
 While a CUDA graph is captured, a query in any thread would invalidate the capture. `patch_capture` therefore tells
-`CudaEvents` when a capture starts and ends. This file was written without a GPU.
+`CudaEvents` when a capture starts and ends.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Any
 from paceline.inprocess.recorder.probe_state import gate
 
 
-class Capture:
+class CaptureWindow:
     """The capture of selected steps in this process, with the same interface as `OperatorWindow`."""
 
     kind = "capture"  # kind of the note with the result

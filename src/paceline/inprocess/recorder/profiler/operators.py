@@ -10,7 +10,7 @@ _MOST_EVENTS = 400_000
 _OPERATORS = ("aten::", "c10d::", "mkldnn::", "gloo:")
 
 
-class _Own:
+class _SelfTimes:
     """Self times of one operator (without the operators that it called), in µs."""
 
     __slots__ = ("count", "device_us", "host_us")
@@ -31,19 +31,19 @@ def summarise(events: Iterable[Iterable[Any]], most: int = 60) -> list[dict[str,
         events: For each thread, the profiler's events in order: ``push`` and ``pop`` of ranges.
         most: The largest number of operators to return.
     """
-    own: dict[str, _Own] = defaultdict(_Own)
+    own: dict[str, _SelfTimes] = defaultdict(_SelfTimes)
     for thread in events:
         _add_thread(thread, own)
     names = sorted(own, key=lambda name: -(own[name].device_us or own[name].host_us))[:most]
     return [_as_json(name, own[name]) for name in names]
 
 
-def _as_json(name: str, own: _Own) -> dict[str, Any]:
+def _as_json(name: str, own: _SelfTimes) -> dict[str, Any]:
     device_s = None if own.device_us is None else own.device_us / 1e6
     return {"name": name, "count": own.count, "self_s": own.host_us / 1e6, "device_self_s": device_s}
 
 
-def _add_thread(events: Iterable[Any], own: dict[str, _Own]) -> None:
+def _add_thread(events: Iterable[Any], own: dict[str, _SelfTimes]) -> None:
     stack: list[tuple[str, Any, float, float]] = []  # name, push event, µs of children on the host and the device
     for number, event in enumerate(events):
         if number > _MOST_EVENTS:
@@ -61,7 +61,7 @@ def _add_thread(events: Iterable[Any], own: dict[str, _Own]) -> None:
                 stack[-1] = (parent, at, host_before + host, device_before + device)
 
 
-def _add(own: _Own, begun: Any, ended: Any, host: float, device: float) -> tuple[float, float]:
+def _add(own: _SelfTimes, begun: Any, ended: Any, host: float, device: float) -> tuple[float, float]:
     """Add one operator, given the times of its children. Return the operator's total times."""
     spent = begun.cpu_elapsed_us(ended)
     own.count += 1

@@ -5,22 +5,31 @@ makes the input of the next forward, ``loss`` if it makes the loss of the next b
 parameters by hand, ``optimizer`` in a method of the program's own optimizer class, ``save`` in a function that saves
 checkpoints, ``host`` for other code, ``unknown`` without source.
 
-Between forwards, functions called by the training loop may compute with tensors, or may be the program's own code, such
-as an environment. A function that uses NumPy or a similar library and not torch is ``host``. For other functions, the
-thread state decides: tensor operations release the GIL, so the thread runs while the sampler looks at it; a thread that
-executes Python code waits for the GIL meanwhile. A function in which the thread rarely runs is ``host``.
+Between two forward passes, a function that the training loop calls may compute with tensors, or may be other code of
+the program, such as an environment. A function that uses NumPy or a similar library, and not torch, is ``host``. For
+other functions, the sampler uses two observations:
+
+- *Whether the thread runs.* Tensor operations release the global interpreter lock (GIL), so the thread runs while the
+  sampler holds the GIL. A thread that executes Python code waits for the GIL. On a busy machine, this tells nothing,
+  because a thread that waits for a CPU core counts as running.
+- *The current instruction.* During a tensor operation, it is a call or an operator such as ``a * b``. A thread that
+  executes Python code gives up the GIL after a call, at the end of a loop or at the start of a function.
+
+A function is ``host`` if the thread rarely runs in it, or if the current instruction is often one at which Python code
+gives up the GIL.
 """
 
 from __future__ import annotations
 
+import dis
 import linecache
 import os
 import sysconfig
 from collections import Counter
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
-from paceline.inprocess.other_threads import stack_of
+from paceline.inprocess.other_threads import StackEntry, stack_of
 from paceline.inprocess.recorder.stacks.array_libraries import works_on_other_arrays
 from paceline.inprocess.recorder.stacks.by_hand import parameter_free_lines, updating_lines
 from paceline.inprocess.recorder.stacks.slicing import MODULE, feeds_itself, parsed, producing_lines
@@ -33,8 +42,29 @@ _HERE = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3
 _DEEP = 64
 _COMPUTING = ("loss", "input", "unknown")  # sides that may be computation between a forward and its backward
 _CALLED = "called"  # the side is decided later
+_PHASES = ("forward", "backward", "optimizer")
 _RUNS = 0.3  # share of running samples, above which a function computes with tensors
+_LEAST_BETWEEN = 0.08  # share of samples; measured: at most 0.02 for tensor code, at least 0.27 for Python code
+# Instructions at which Python code gives up the GIL: ends of loops, starts of functions, and calls of C functions with
+# a calling convention that torch's functions do not use.
+_BETWEEN_BEGINS = ("JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME")
+_BETWEEN_ENDS = ("BUILTIN_O", "BUILTIN_FAST", "BUILTIN_FAST_WITH_KEYWORDS", "DESCRIPTOR_O", "DESCRIPTOR_FAST", "STR_1")
+# The names of all instructions, with the specialized forms that Python puts in place of others while a program runs.
+_INSTRUCTIONS: list[str] = getattr(dis, "_all_opname", dis.opname)
 _kinds: dict[str, str] = {}
+
+
+class Look(NamedTuple):
+    """A stack sample.
+
+    Attributes:
+        frames: The functions and their lines, innermost first, without functions of Paceline.
+        place: The kind of the current instruction: ``between`` if Python code gives up the GIL there, ``call`` for
+            another call, ``inside`` for other operations, such as ``a * b``.
+    """
+
+    frames: Frames
+    place: str = "call"
 
 
 def kind_of(filename: str) -> str:
@@ -161,13 +191,15 @@ class Sampler:
         self.syncs: SyncLines | None = None  # only if there is a device to wait for
         self.totals: Counter[tuple[str, str]] = Counter()
         self._counts: Counter[tuple[str, str, CodeType]] = Counter()
-        self._lines: dict[CodeType, Counter[int]] = {}
-        self._called: dict[CodeType, list[int]] = {}  # samples in a function between forwards: [waiting, running]
+        self._lines: dict[tuple[str, str, CodeType], Counter[int]] = {}
+        # For each function between forward passes: the number of samples by `Look.place` and whether the thread ran.
+        self._called: dict[CodeType, Counter[tuple[str, bool]]] = {}
         self._leaves: dict[tuple[str, str, CodeType], Counter[str]] = {}
 
-    def look(self, thread: int) -> Frames:
-        """Return the stack of a thread by its ident, innermost frame first; empty if the thread has ended."""
-        return _walk(thread)
+    def look(self, thread: int) -> Look:
+        """Return the stack of a thread by its ident; without frames if the thread has ended."""
+        calls = stack_of(thread, _DEEP)
+        return Look(_users(calls), _place(calls[0].code, calls[0].moment[1]) if calls else "call")
 
     def sample_inside(self, thread: int, slot: str, function: str) -> None:
         """Count a sample only if the thread is inside the given Paceline function, with the frames that it called."""
@@ -179,8 +211,15 @@ class Sampler:
                 self.count(frames, slot)
                 return
 
-    def count(self, frames: Frames, slot: str, running: bool | None = None) -> None:
-        """Count one stack, innermost frame first, if it is not empty. `running`: whether the thread ran."""
+    def count(self, frames: Frames, slot: str, running: bool | None = None, place: str = "call") -> None:
+        """Count one stack if it is not empty.
+
+        Args:
+            frames: The stack, innermost frame first.
+            slot: The phase of the step.
+            running: Whether the thread ran; None if unknown.
+            place: The kind of the current instruction; see `Look`.
+        """
         if not frames:
             return
         side = self.slices.side_of(frames, slot) if slot in ("gap", "mid", "other") else ""
@@ -189,7 +228,7 @@ class Sampler:
             user = next(((c, n) for c, n in frames if kind_of(c.co_filename) == "library"), None)
         undecided = slot == "mid" and side in _COMPUTING and running is not None
         if user is not None and undecided and (called := self.slices.called(frames)):
-            side = self._side_in(called, user[0], bool(running))
+            side = self._side_in(called, user[0], (place, bool(running)))
         if side != _CALLED:
             self.totals[slot, side] += 1
         if self.syncs is not None:
@@ -199,45 +238,75 @@ class Sampler:
         code, line = user
         key = (slot, side, code)
         self._counts[key] += 1
-        self._lines.setdefault(code, Counter())[line] += 1
+        self._lines.setdefault(key, Counter())[line] += 1
         leaf = frames[0][0]
         if leaf is not code and kind_of(leaf.co_filename) != "ours":
             self._leaves.setdefault(key, Counter())[label(leaf, frames[0][1])] += 1
 
-    def _side_in(self, called: Frames, user: CodeType, running: bool) -> str:
+    def _side_in(self, called: Frames, user: CodeType, state: tuple[str, bool]) -> str:
         """Return the side of a sample between forwards in functions that the training loop calls."""
         others = (works_on_other_arrays(code) for code, _ in called)
         if next((other for other in others if other is not None), False):
             return "host"
-        self._called.setdefault(user, [0, 0])[running] += 1
+        self._called.setdefault(user, Counter())[state] += 1
         return _CALLED
 
     def as_json(self, most: int = 40) -> list[dict[str, Any]]:
         """Return the most frequent (slot, side, function) with their counts."""
-        found = []
+        found, callers = [], self._callers_of_loops()
         for key, count in self._counts.most_common(most):
             slot, side, code = key
             side = self._side_called(code) if side == _CALLED else side
-            line = self._lines[code].most_common(1)[0][0]
+            line = self._lines[key].most_common(1)[0][0]
             leaf = self._leaves[key].most_common(1)[0][0] if key in self._leaves else None
-            entry = {"slot": slot, "side": side, "function": label(code, line), "count": count, "leaf": leaf}
-            found.append(entry | {"file": source_file(code)})
+            name, file = label(code, line), source_file(code)
+            if leaf is not None and (code, line) in callers:
+                name, file = leaf, ""
+            found.append({"slot": slot, "side": side, "function": name, "count": count, "leaf": leaf, "file": file})
         return found
+
+    def _callers_of_loops(self) -> set[tuple[CodeType, int]]:
+        """Return the lines of functions that call a training loop of a library, such as ``trainer.train()``.
+
+        Such a line has samples of several phases. The time of a phase is then that of the library's function.
+        """
+        phases: dict[tuple[CodeType, int], set[str]] = {}
+        for (slot, _, code), lines in self._lines.items():
+            for line in lines if slot in _PHASES else ():
+                phases.setdefault((code, line), set()).add(slot)
+        return {place for place, seen in phases.items() if len(seen) == len(_PHASES)}
 
     def totals_json(self) -> list[dict[str, Any]]:
         """Return the number of samples by slot and side."""
         totals = self.totals.copy()
         for code, counts in self._called.items():
-            totals["mid", self._side_called(code)] += sum(counts)
+            totals["mid", self._side_called(code)] += counts.total()
         return [{"slot": s, "side": d, "count": n} for (s, d), n in sorted(totals.items())]
 
     def _side_called(self, code: CodeType) -> str:
         """Return the side of a function between forwards: ``loss`` if it computes, ``host`` if it is other code."""
-        waiting, running = self._called[code]
-        return "loss" if running > _RUNS * (waiting + running) else "host"
+        counts = self._called[code]
+        between, inside, running = (
+            sum(count for (place, ran), count in counts.items() if one in (place, ran))
+            for one in ("between", "inside", True)
+        )
+        if between > max(inside, _LEAST_BETWEEN * counts.total()):
+            return "host"
+        return "loss" if running > _RUNS * counts.total() else "host"
 
 
-def _walk(thread: int) -> Frames:
-    """Return the stack of a thread, innermost function first, without functions of Paceline."""
-    calls = [call for call in stack_of(thread, _DEEP) if kind_of(call.code.co_filename) != "ours"]
-    return [(call.code, call.line or call.code.co_firstlineno) for call in calls]  # an instruction may have no line
+def _users(calls: list[StackEntry]) -> Frames:
+    """Return the code and the line of each call on a stack, without calls of Paceline's functions."""
+    own = [call for call in calls if kind_of(call.code.co_filename) != "ours"]
+    return [(call.code, call.line or call.code.co_firstlineno) for call in own]  # an instruction may have no line
+
+
+def _place(code: CodeType, offset: int) -> str:
+    """Return the kind of the instruction at an offset of a function; see `Look.place`."""
+    numbers: bytes = getattr(code, "_co_code_adaptive", code.co_code)
+    if not 0 <= offset < len(numbers):
+        return "call"
+    name = _INSTRUCTIONS[numbers[offset]]
+    if name.startswith(_BETWEEN_BEGINS) or name.endswith(_BETWEEN_ENDS):
+        return "between"
+    return "call" if "CALL" in name else "inside"

@@ -93,5 +93,5 @@ def scaled(slots: tuple[int, ...], wall_ns: int) -> tuple[int, ...]:
     """Scale the times of a step's phases to whole ns that add up to the wall time."""
     total = sum(slots)
     found = [slot * wall_ns // total for slot in slots]
-    found[found.index(max(found))] += wall_ns - sum(found)
+    found[slots.index(max(slots))] += wall_ns - sum(found)
     return tuple(found)

@@ -215,6 +215,10 @@ class Automaton(TimeBooking):
         self._used_in_part = True
         if synced:
             self._reducing.add(module)
+        if self._possible is None and not self._steppers:
+            self._unused.add(self._cur, samples)
+        else:
+            self._unused.clear()
         self._open.append(FORWARD)
         self._phase_before = self._cur.slots[FORWARD]
 
@@ -244,6 +248,8 @@ class Automaton(TimeBooking):
             cur.synced[module] = cur.synced.get(module, 0) + 1
         if moment[2] is not None:
             cur.backward_blocked = known_sum(cur.backward_blocked, self._blocked(BACKWARD, moment[2]))
+        used = self._unused.end_backward(cur, cur.slots[BACKWARD] - self._phase_before)
+        self._last_samples = self._last_samples if used is None else used
         if not self._ahead and self._last_samples:
             cur.forward_samples += self._last_samples
         self._last_samples, self._used_in_part = None, False
@@ -281,6 +287,7 @@ class Automaton(TimeBooking):
             self._settle(evaluation=False)
         self._hold().flags |= FLAG_BY_BACKWARD
         self._emit(end_ns)
+        self._unused.clear()
         self._cur, self._at_backward, self._without_step = after, None, 0
 
     def _optimizer_begin(self, moment: g.Moment) -> None:
@@ -321,6 +328,7 @@ class Automaton(TimeBooking):
         self._decide(evaluation=False)
         if self._stepping:
             self._book_stepping(OPTIMIZER)
+        self._unused.clear()
         part, self._cur = self._cur, Part()
         self._ahead = min(max(self._ahead + part.fetches - part.micro_steps, 0), _MOST_AHEAD)
         if self._held is None:

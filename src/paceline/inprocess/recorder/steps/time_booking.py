@@ -10,6 +10,7 @@ from paceline.inprocess.recorder.steps.parts import (
 )
 from paceline.inprocess.recorder.steps.pending import LoaderUse, Pending
 from paceline.inprocess.recorder.steps.possible_evaluation import PossibleEvaluation
+from paceline.inprocess.recorder.steps.unused_forwards import UnusedForwards
 
 # Open phases whose slot is not known yet.
 FETCHING = -1
@@ -40,6 +41,7 @@ class TimeBooking:
         self._phase_before = 0  # time in the slot of the open forward or backward before it started
         self._fetching = 0  # time in the open fetch
         self._pending = Pending()
+        self._unused = UnusedForwards()
 
     def _advance(self, now: int) -> None:
         if self._mark is None:

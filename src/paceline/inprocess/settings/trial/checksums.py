@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import gc
 import os
 from typing import Any
 
+from paceline.inprocess.other_threads import objects_of
 from paceline.inprocess.settings import loss_scaling, outermost_forward
 from paceline.inprocess.settings.digest import digest
 from paceline.inprocess.settings.trial import process_notes
@@ -18,7 +18,7 @@ FOLDER = "witness"  # in the run's folder
 
 def patch(torch: Any, _: str = "") -> None:
     """Start to record checksums in this process."""
-    notes = _Notes(torch)
+    notes = _Checksums(torch)
     outermost_forward.around(torch, notes.fed)
     outermost_forward.around(torch, notes.first.around)
     if os.environ.get(FIXED):
@@ -28,7 +28,7 @@ def patch(torch: Any, _: str = "") -> None:
     process_notes.at_end(FOLDER, notes.found)
 
 
-class _Notes:
+class _Checksums:
     """The checksums of one process."""
 
     def __init__(self, torch: Any) -> None:
@@ -61,7 +61,7 @@ class _Notes:
             return None
         groups = [g for optimizer in self._optimizers.values() for g in optimizer.param_groups]
         parameters = [p for group in groups for p in group["params"]]
-        modules = [m for m in gc.get_objects() if issubclass(type(m), self._torch.nn.Module)]  # runs no user code
+        modules = objects_of(self._torch.nn.Module)
         buffers = list({id(b): b for m in modules for b in m._buffers.values() if b is not None}.values())
         return {
             "fed": self._fed,
@@ -80,7 +80,7 @@ class _Notes:
         }
 
 
-def _patch_backward(torch: Any, notes: _Notes) -> None:
+def _patch_backward(torch: Any, notes: _Checksums) -> None:
     original = torch.autograd.backward
 
     @functools.wraps(original)
@@ -91,7 +91,7 @@ def _patch_backward(torch: Any, notes: _Notes) -> None:
     torch.autograd.backward = backward
 
 
-def _patch_steps(notes: _Notes) -> None:
+def _patch_steps(notes: _Checksums) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: notes.first.before_step(optimizer))

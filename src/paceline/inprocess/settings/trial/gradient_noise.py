@@ -19,12 +19,12 @@ def patch(torch: Any) -> None:
     """Record gradient norms in the steps of the first optimizer that makes a step."""
     from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-    notes = _Notes()
+    notes = _GradientNorms()
     register_optimizer_step_pre_hook(lambda optimizer, args, kwargs: notes.step(optimizer))
     process_notes.at_end(FOLDER, notes.found)
 
 
-class _Notes:
+class _GradientNorms:
     """The squared gradient norms of one process. A window is a number of consecutive steps."""
 
     def __init__(self) -> None:

@@ -2,10 +2,14 @@
 
 The ranks compare digests of the lists, dictionaries, arrays and tensors in a dataset, and of the variables outside of
 the dataset that its methods use. This happens once for each loader. Names of temporary folders may differ.
+
+A rank reads only its rows of a batch. A dataset that reads the next line of a file, counts its calls or draws from its
+own generator would then give other samples than in one process. `state_of` finds out whether reading changes a dataset.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import tempfile
@@ -16,6 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from paceline.data.batches.own_generators import own_generators, states_of
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.snapshot import is_own
 from paceline.train.unmodified.state import Spread
@@ -24,6 +29,9 @@ _MOST_VALUES = 200_000  # of a dataset; more values count as equal
 _MOST_OF_LIST = 20_000  # sampled elements of a list, about
 _MOST_BYTES = 16 << 20  # sampled bytes of a tensor or an array, about
 _MOST_DEPTH = 6
+_PLAIN = (bool, int, float, complex, str, bytes)
+_MOST_ITEMS = 64  # of a list or a dict; longer ones hold samples
+_MOST_STATE_BYTES = 1 << 20  # of a tensor or an array; larger ones hold samples
 
 
 def compare(spread: Spread, exchange: Exchange, dataset: Any) -> None:
@@ -147,3 +155,50 @@ def _some(values: list[Any]) -> list[Any]:
 
 def _combined(numbers: list[int]) -> int:
     return zlib.crc32(repr(numbers).encode())
+
+
+def state_of(torch: Any, dataset: Any) -> dict[str, Any]:
+    """Return the values in a dataset that reading a sample can change, by attribute name.
+
+    These are numbers and text, small arrays and tensors, positions in open files, and the states of generators. Lists
+    and dictionaries that grow, such as a cache, are not included.
+
+    Args:
+        torch: The torch module.
+        dataset: The dataset; those inside of it, as of a `Subset`, are included.
+    """
+    found = dict(_values(torch, type(dataset).__name__, dataset, 0, set()))
+    return found | {"its random generator": repr(states_of(own_generators(dataset)))}
+
+
+def _values(torch: Any, name: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    if depth > _MOST_DEPTH or id(value) in seen:
+        return
+    seen.add(id(value))
+    kind: Any = type(value)
+    if isinstance(value, _PLAIN):
+        yield name, value
+    elif isinstance(value, torch.Tensor) or (kind.__module__ == "numpy" and hasattr(value, "nbytes")):
+        if value.nbytes <= _MOST_STATE_BYTES:
+            yield name, _digest_of_state(torch, value)
+    elif isinstance(value, io.IOBase):
+        yield f"the position in the file {name}", _position(value)
+    elif isinstance(value, list | tuple | dict):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, each in list(items) if len(value) <= _MOST_ITEMS else ():
+            yield from _values(torch, f"{name}[{key!r}]", each, depth + 1, seen)
+    elif isinstance(value, torch.utils.data.Dataset) or (hasattr(value, "__dict__") and is_own(kind)):
+        for key, each in list(vars(value).items()):
+            yield from _values(torch, f"{name}.{key}", each, depth + 1, seen)
+
+
+def _digest_of_state(torch: Any, value: Any) -> int:
+    array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
+    return zlib.crc32(repr(array.tolist()).encode())
+
+
+def _position(file: io.IOBase) -> int | None:
+    try:
+        return None if file.closed else file.tell()
+    except (OSError, ValueError):  # a pipe, or a text file that is being iterated over
+        return None

@@ -18,7 +18,6 @@ import time
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -107,16 +106,24 @@ class Drift:
             if is_new:
                 self.finish()
 
-    def end(self) -> None:
-        """Compare once more at the end of the program, if the other ranks reach their end soon."""
+    def end(self) -> bool:
+        """Compare once more at the end of the program, if the other ranks reach their end soon.
+
+        Returns:
+            Whether optimizers were compared, so that all ranks have reached their end.
+        """
         optimizer = self._last() if self._last is not None else None
-        with suppress(RuntimeError):  # other ranks have ended, or do not answer in time
+        try:
             self.finish(_WAIT_AT_END)
             if optimizer is not None:
                 self._send(optimizer)
                 self.finish(_WAIT_AT_END)
             if self._of_each or self._gone:
                 self._compare_gone()
+                return True
+        except RuntimeError:  # other ranks have ended, or do not answer in time
+            return False
+        return False
 
     def _keep(self, optimizer: Any) -> None:
         """Arrange that the digest of an optimizer's weights is taken when the optimizer is deleted."""
@@ -243,7 +250,7 @@ def _said(group: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _ShardDigests:
     """Digests of shards after an optimizer step.
 
     Attributes:
@@ -267,7 +274,7 @@ class Pieces:
 
     def __init__(self, spread: Spread, exchange: Exchange) -> None:
         self._spread, self._exchange, self._torch = spread, exchange, spread.torch
-        self._kept: weakref.WeakKeyDictionary[Any, _Kept] = weakref.WeakKeyDictionary()
+        self._kept: weakref.WeakKeyDictionary[Any, _ShardDigests] = weakref.WeakKeyDictionary()
         self._steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._gathered: dict[int, tuple[Any, Any]] = {}  # weight -> digests of shard and whole
         self._begun_s, self._spent_s = time.perf_counter(), 0.0
@@ -296,7 +303,7 @@ class Pieces:
         if named:
             places = [(weakref.ref(value), name, memory_of(value)) for name, value in named]
             digests = self._torch.stack([self._digest(value) for _, value in named])
-            self._kept[optimizer] = _Kept(self._spread.writes, places, digests)
+            self._kept[optimizer] = _ShardDigests(self._spread.writes, places, digests)
         self._spent_s += time.perf_counter() - begun_s
 
     def before(self, optimizer: Any) -> None:

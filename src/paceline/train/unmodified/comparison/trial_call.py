@@ -16,6 +16,7 @@ from typing import Any
 
 from paceline.train.unmodified import draws
 from paceline.train.unmodified.call import Call
+from paceline.train.unmodified.comparison.outputs import Said, noted
 from paceline.train.unmodified.snapshot import Place, Snapshot
 from paceline.train.unmodified.weights import shards
 
@@ -35,6 +36,7 @@ class Trial:
         inputs: For each input the tensor that collects its gradient, or None.
         changes: The indices of the inputs that the call changed in place.
         rewrites: Whether the call changed the containers of its inputs.
+        said: What the call printed and wrote.
         gradients: The gradients of the trained weights; None for a weight without a gradient.
         of_inputs: The gradients of the inputs, or None.
         late: The values that the backward pass changed, by the name of their place.
@@ -48,6 +50,7 @@ class Trial:
     inputs: list[Any]
     changes: list[int]
     rewrites: bool
+    said: Said
     gradients: list[Any] = field(default_factory=list)
     of_inputs: list[Any] = field(default_factory=list)
     late: dict[str, Any] = field(default_factory=dict)
@@ -85,6 +88,7 @@ class TrialCalls:
         draws.set_state(self._torch, self._random)
         try:
             with (
+                noted() as said,
                 self._spread.inside(split=part is not None),
                 _flipped(self._torch, call.module, shaken),
                 self._torch.set_grad_enabled(self.graded),
@@ -95,7 +99,7 @@ class TrialCalls:
             after, after_spec = pytree.tree_flatten((args, kwargs))
             rewrites = after_spec != call.spec or any(one is not two for one, two in zip(after, given, strict=True))
             changes = [place for place, leaf in enumerate(given) if _version(self._torch, leaf) != versions[place]]
-            return Trial(leaves, spec, *self._changed(), list(wanted), changes, rewrites)
+            return Trial(leaves, spec, *self._changed(), list(wanted), changes, rewrites, said)
         finally:
             self._snapshot.restore()
 

@@ -3,7 +3,8 @@
 A model can start to mix rows later in training. So comparisons are made at the first calls of a kind, then less and
 less often. Between them, the operations of each call, as autograd has recorded them, are compared with those of earlier
 calls. New operations request a comparison. The request is sent to the other ranks with the gradients, and the next
-comparison uses the inputs of the call with new operations.
+comparison uses the inputs of the call with new operations. At the end of the program, the last call of each kind is
+compared once more.
 """
 
 from __future__ import annotations
@@ -29,6 +30,33 @@ _PLAIN = frozenset([bool, int, float, str])
 _MOST_ASKED = 16  # requests for orders in total; after them only new operations request
 
 
+@dataclass(frozen=True)
+class _Last:
+    """The last call of a kind whose operations were looked at.
+
+    Attributes:
+        leaves: The flattened inputs.
+        spec: The structure of the inputs.
+        rows: The number of rows.
+        is_cut: For each input whether each rank gets its rows.
+        numbers: The Python numbers among the inputs.
+        modes: Whether each submodule was in training mode.
+        state: A digest of the attributes and parameters of the model.
+    """
+
+    leaves: Sequence[Any]
+    spec: Any
+    rows: int
+    is_cut: tuple[bool, ...]
+    numbers: tuple[Any, ...]
+    modes: tuple[bool, ...]
+    state: int
+
+    def as_call(self, called: Call) -> Call:
+        """Return a call of the same model with these inputs."""
+        return replace(called, leaves=self.leaves, spec=self.spec, rows=self.rows, is_cut=self.is_cut)
+
+
 @dataclass
 class _Kind:
     """The state of one kind of call.
@@ -37,7 +65,7 @@ class _Kind:
         ways: How calls are split, by the Python numbers among their inputs.
         since: The number of calls since the last comparison.
         calls: The number of all calls.
-        last: The inputs of the last call, their structure, the number of rows, and which inputs are cut.
+        last: The last call whose operations were looked at; None before.
         first: The CRC32 of the names of the first call's operations, in order; None before.
         orders: The number of calls with each CRC32 other than `first`.
         names: The names of all operations so far.
@@ -46,7 +74,7 @@ class _Kind:
     ways: dict[Any, Way] = field(default_factory=dict)
     since: int = 0
     calls: int = 0
-    last: tuple[Sequence[Any], Any, int, tuple[bool, ...]] | None = None
+    last: _Last | None = None
     first: int | None = None
     orders: Counter[int] = field(default_factory=Counter)
     names: set[str] = field(default_factory=set)
@@ -127,8 +155,25 @@ class Ways:
         """Return the call to compare: the given one, or the last call if a rank has requested a comparison."""
         if way is None or known.last is None or way.requests == self._account.requests:
             return called
-        leaves, spec, rows, is_cut = known.last
-        return replace(called, leaves=leaves, spec=spec, rows=rows, is_cut=is_cut)
+        return known.last.as_call(called)
+
+    def at_end(self, called: Call) -> Iterator[tuple[Call, Way, tuple[bool, ...]]]:
+        """Yield the last training call of each kind of call, if it was not followed by a comparison.
+
+        Nothing is yielded if the program has changed the model since, for example to export it.
+
+        Args:
+            called: A call of the model; its inputs do not count.
+
+        Yields:
+            The call, the result of the last comparison, and whether each submodule was in training mode.
+        """
+        state = _state(called.module)
+        for known in self._kinds.values():
+            last = known.last
+            way = None if last is None or not known.since else known.ways.get(last.numbers)
+            if last is not None and way is not None and way.splits and last.modes[0] and last.state == state:
+                yield last.as_call(called), way, last.modes
 
     def note(self, called: Call, given: Sequence[Any], result: Any) -> None:
         """Check the operations of the call that `find` was given last, and request a comparison if they are new.
@@ -142,21 +187,45 @@ class Ways:
         if not torch.is_grad_enabled() or known.calls > _SEEN_AT_FIRST and known.calls % _SEEN_EVERY:
             return
         self._settings = _settings(called.module)
-        known.last = [_apart(torch, leaf) for leaf in called.leaves], called.spec, called.rows, called.is_cut
+        known.last = _Last(
+            leaves=[_apart(torch, leaf) for leaf in called.leaves],
+            spec=called.spec,
+            rows=called.rows,
+            is_cut=called.is_cut,
+            numbers=called.numbers(),
+            modes=tuple(part.training for part in called.module.modules()),
+            state=_state(called.module),
+        )
         if known.is_odd([*_operations(torch, given, result)]):
             self._account.request()
 
 
 def _settings(module: Any) -> int:
     """Return a digest of the plain public attributes of all submodules, and of how often buffers were written."""
-    found = [
+    written = [buffer._version for buffer in module.buffers() if not buffer.is_inference()]
+    return _digest((_attributes(module), written))
+
+
+def _state(module: Any) -> int:
+    """Return a digest of the attributes, hooks and parameters of all submodules, without the values of tensors."""
+    parts = [
+        (sorted(vars(part)), *map(len, (part._forward_hooks, part._forward_pre_hooks))) for part in module.modules()
+    ]
+    weights = [(id(weight), weight.dtype, weight.device, weight.requires_grad) for weight in module.parameters()]
+    return _digest((_attributes(module), parts, weights))
+
+
+def _attributes(module: Any) -> list[tuple[str, Any]]:
+    return [
         (name, value)
         for part in module.modules()
         for name, value in vars(part).items()
         if type(value) in _PLAIN and name[0] != "_" and name != "training"
     ]
-    written = [buffer._version for buffer in module.buffers() if not buffer.is_inference()]
-    return zlib.crc32(repr((found, written)).encode("utf-8", "surrogateescape"))
+
+
+def _digest(value: Any) -> int:
+    return zlib.crc32(repr(value).encode("utf-8", "surrogateescape"))
 
 
 def _apart(torch: Any, leaf: Any) -> Any:

@@ -127,7 +127,7 @@ class _Comparison:
             raise
         except Exception:
             return None
-        _check_returned(self._call, whole)
+        _check_effects(self._calls, whole)
         if whole.rewrites:
             return "it changes the lists or dictionaries that it gets"
         if self._calls.graded:
@@ -209,15 +209,13 @@ class _Comparison:
         """
         if own.spec != whole.spec:
             return Found("its outputs have a different structure for a part of the batch")
+        if whole.said.lines != own.said.lines:
+            return Found(_says(whole.said.lines, own.said.lines))
         found, tolerance = Found(), Tolerance(self._drawn.low_precision)
         for place, value in enumerate(whole.leaves):
             given = (value, own.leaves[place], moved.leaves[place])
             if not self._note(call, found, tolerance, place, given):
-                shape = "x".join(map(str, getattr(value, "shape", ()))) or _NUMBER
-                found.why = (
-                    f"its output {place} ({shape}) for a part of the batch differs from the same part "
-                    f"of the output for the whole batch"
-                )
+                found.why = _differs(place, value)
                 return found
         if not any(isinstance(value, self._torch.Tensor) for value in whole.leaves):
             return Found("it returns no tensor whose first dimension is the batch")
@@ -324,6 +322,8 @@ class _Comparison:
         if name not in whole.late or name not in own.late:
             return True
         if isinstance(one, self._torch.Tensor) and isinstance(other, self._torch.Tensor):
+            if one.shape != other.shape:
+                return True
             return not Tolerance(self._drawn.low_precision).near(self._torch, other, one, other)
         return values_differ(one, other, _NEAR)
 
@@ -398,9 +398,20 @@ class _Comparison:
         return ""
 
 
-def _check_returned(call: Call, whole: Trial) -> None:
-    """End the program if a model that is to be sharded returns a weight: FSDP2 frees its memory after the call."""
+def _check_effects(calls: TrialCalls, whole: Trial) -> None:
+    """End the program if its model writes to a file, or is to be sharded and returns a weight; show what it says once.
+
+    FSDP2 frees the memory of a weight after the call.
+    """
+    call = calls.call
     spread, module, tensor = call.spread, call.module, call.spread.torch.Tensor
+    if whole.said.file:
+        spread.refuse(
+            f"{call.name} writes to {whole.said.file} while it is called, and each rank would write about its own "
+            "rows; write from the loop, about what the model returns"
+        )
+    if whole.said.lines and not calls.forward(call, None, nullcontext()).said.lines:
+        whole.said.tell()
     if spread.layout.shard == 1 or shards.is_split(module):
         return
     plain = [(name, weight) for name, weight in module.named_parameters() if not hasattr(weight, "full_tensor")]
@@ -412,6 +423,25 @@ def _check_returned(call: Call, whole: Trial) -> None:
             f"{call.name} returns its weight {next(filter(None, names))}, whose memory is freed after the call; read "
             "the weight as an attribute of the model, or use dp in place of shard"
         )
+
+
+def _says(whole: list[str], own: list[str]) -> str:
+    """Return why a model that prints other lines for a part of a batch cannot be called with parts."""
+    pairs = zip([*whole, "nothing"], [*own, "nothing"], strict=False)
+    one, other = next(pair for pair in pairs if pair[0] != pair[1])
+    return f"it prints {one[:80]!r} for the whole batch, and {other[:80]!r} for a part of it"
+
+
+def _differs(place: int, value: Any) -> str:
+    """Return the reason why the outputs of the ranks cannot be combined into the output for the whole batch."""
+    kind = type(value)
+    if not hasattr(value, "shape") and kind.__module__ != "builtins":
+        return f"its output {place} is a {kind.__name__}, which ranks cannot put together; let the model return tensors"
+    shape = "x".join(map(str, getattr(value, "shape", ()))) or _NUMBER
+    return (
+        f"its output {place} ({shape}) for a part of the batch differs from the same part of the output for the whole "
+        "batch"
+    )
 
 
 def _joins_by_place(way: Way) -> dict[Any, str]:

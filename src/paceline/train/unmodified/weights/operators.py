@@ -10,6 +10,7 @@ sharded weights here.
 from __future__ import annotations
 
 import functools
+import weakref
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from paceline.inprocess import hooks
 from paceline.train.unmodified.call import digest
 from paceline.train.unmodified.state import Spread, memory_of
+from paceline.train.unmodified.weights import aliases
 
 _VIEWS = (
     *("__getitem__", "select", "narrow", "split", "chunk", "unbind", "view", "view_as", "reshape", "reshape_as"),
@@ -66,6 +68,26 @@ def patch(spread: Spread) -> None:
     }
     for name, patch_of in patches.items():
         hooks.install(DTensor, name, patch_of)
+    hooks.install(spread.torch.Tensor, "data", _data(operators))
+
+
+def _data(operators: _Operators) -> property:
+    """Return a property that replaces `torch.Tensor.data`: an assigned sharded tensor is gathered first.
+
+    torch does not call `__torch_function__` if only the assigned value, and not the tensor, is of a subclass.
+    """
+    own = operators.attribute_data
+
+    def assign(tensor: Any, value: Any) -> None:
+        own.__set__(tensor, operators.for_data_of(tensor, value))
+
+    return _NamedProperty(own.__get__, assign)
+
+
+class _NamedProperty(property):
+    """A property with a name: `__torch_function__` gets the property as an argument, and identifies it by its name."""
+
+    __name__ = "data"
 
 
 def whole(value: Any) -> Any:
@@ -99,10 +121,13 @@ class _Operators:
 
     def __init__(self, spread: Spread, kind: Any) -> None:
         self._spread, self._torch, self._kind = spread, spread.torch, kind
+        self.attribute_data = spread.torch._C.TensorBase.data
+        self._views: dict[int, dict[int, weakref.ref[Any]]] = {}  # views of shards by memory address and id
 
     def apply(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Call a function of torch that got a sharded tensor, and return the result for whole tensors."""
         name = _name_of(function)
+        args, kwargs = aliases.current((args, kwargs))
         if function is self._torch.autograd.grad:
             self._spread.refuse(
                 "torch.autograd.grad() is given split tensors; use loss.backward(), or use dp in place of shard"
@@ -140,6 +165,7 @@ class _Operators:
         split = [each for each in given if isinstance(each, self._kind)]
         changes = name.endswith("_") and not name.endswith("__") or name.startswith("__i")
         if changes or name in _ALWAYS_WHOLE or "out" in kwargs:
+            aliases.note_write()
             self._note_written((args[:1], kwargs.get("out")))
         if name in _VIEWS and len(split) == 1 and split[0] is args[0]:
             return self._view(lambda value: function(value, *args[1:], **kwargs), name, args)
@@ -195,6 +221,7 @@ class _Operators:
         return found
 
     def _write_back(self, gathered: _Gathered) -> None:
+        aliases.note_write()
         for split, value in gathered.chain():
             if any(place.is_partial() for place in split.placements):
                 self._spread.refuse(
@@ -236,10 +263,33 @@ class _Operators:
             found = self._kind.from_local(found, base.device_mesh, [Replicate()] * base.device_mesh.ndim)
         if not _share_memory(base, found):
             found._paceline_origin = (base, function)
+        elif found is not base:
+            self._note_view(found)
         return found
+
+    def _note_view(self, view: Any) -> None:
+        """Store a weak reference to a tensor that shares memory with a shard."""
+        views, key = self._views.setdefault(_address(view), {}), id(view)
+        views[key] = weakref.ref(view, lambda _: views.pop(key, None))
+
+    def _copy_views(self, weight: Any) -> None:
+        """Copy the memory of all views of a shard, because the weight is about to get other values.
+
+        In one process, the weight would get other memory, and the views would keep the old values. Parameters are left
+        out: a parameter is itself stored as a view of the tensor from which it was created.
+        """
+        for reference in list(self._views.pop(_address(weight), {}).values()):
+            view = reference()
+            if view is not None and not isinstance(view, self._torch.nn.Parameter):
+                view._local_tensor = view._local_tensor.clone()
+
+    def _is_of_a_weight(self, value: Any) -> bool:
+        """Return whether a sharded tensor is a weight, or shares memory with a weight."""
+        return isinstance(value, self._torch.nn.Parameter) or id(value) in self._views.get(_address(value), {})
 
     def _assign(self, function: Any, args: Any) -> None:
         """Assign to an attribute, such as ``data`` or ``grad``; the target or the value is sharded."""
+        aliases.note_write()
         target, value = args
         name = function.__self__.__name__
         if name not in ("data", "grad") or value is None:
@@ -257,6 +307,17 @@ class _Operators:
             grad._local_tensor.copy_(_piece(self._kind, target, self.gathered(value)))
             function(target, grad)
 
+    def for_data_of(self, tensor: Any, value: Any) -> Any:
+        """Return the value to assign to ``tensor.data``. If the tensor is not sharded, the value is gathered."""
+        if not isinstance(value, self._kind) or isinstance(tensor, self._kind):
+            return value
+        if self._is_of_a_weight(value):
+            self._spread.refuse(
+                "a tensor that is not split gets the memory of a split weight (`tensor.data = weight.data`), so that "
+                "both are one; copy the values (`copy_` or `clone()`), or use dp in place of shard"
+            )
+        return self.gathered(value)
+
     def _assign_data(self, target: Any, value: Any) -> None:
         if value.shape != target.shape or value.dtype != target.dtype:
             self._spread.refuse(
@@ -267,7 +328,13 @@ class _Operators:
         same = isinstance(value, self._kind) and value.placements == target.placements and not _origin(value)
         local = value._local_tensor if same else _piece(self._kind, target, self.gathered(value))
         self._note_written(target)
+        aliases.part(target)
+        self._copy_views(target)
         target._local_tensor.data.copy_(local.detach())
+        if same and not isinstance(value, self._torch.nn.Parameter):  # as in one process, both share memory
+            value._local_tensor = target._local_tensor
+            self._note_view(value)
+        aliases.adopt(value, target)
 
     def gathered(self, value: Any) -> Any:
         """Return a sharded tensor as a whole tensor, without gradients."""
@@ -337,6 +404,11 @@ def _share_memory(one: Any, other: Any) -> bool:
     if not (first.numel() and second.numel()):
         return True
     return bool(first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr())
+
+
+def _address(value: Any) -> int:
+    """Return the memory address of this rank's shard of a sharded tensor."""
+    return int(value._local_tensor.untyped_storage().data_ptr())
 
 
 def _name_of(function: Any) -> str:

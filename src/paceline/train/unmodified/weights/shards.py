@@ -16,7 +16,7 @@ from paceline.inprocess import hooks
 from paceline.inprocess.identity import IdentityMap
 from paceline.train.activations import blocks_of
 from paceline.train.unmodified.state import Spread, check_hooks
-from paceline.train.unmodified.weights import copies, operators
+from paceline.train.unmodified.weights import aliases, copies, operators
 from paceline.train.unmodified.weights.operators import READ, whole
 
 _now: IdentityMap[Any] = IdentityMap()  # whole weight -> sharded weight; does not keep the whole one alive
@@ -156,6 +156,7 @@ def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
         check_hooks(spread, weight)
     before = dict(module.named_parameters(remove_duplicate=False))
     trained_names = {name for name, weight in module.named_parameters() if weight.requires_grad}
+    rebind = aliases.find(spread, before.items())
     try:
         _fully_shard(spread, getattr(module, "_orig_mod", module))  # the module inside a wrapper of torch.compile
     except Exception as error:
@@ -176,6 +177,7 @@ def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
             weight.register_post_accumulate_grad_hook(_note_own_gradient)
             before[name].register_post_accumulate_grad_hook(functools.partial(_pass_on, spread.torch, weight))
         before[name].__class__ = follower(spread.torch)
+    rebind(dict(module.named_parameters(remove_duplicate=False)))
     for optimizer in _optimizers:
         _take_over(optimizer)
     for each in module.modules():
@@ -315,6 +317,8 @@ def _as(weight: Any, value: Any) -> Any:
     """Return a whole tensor sharded like a weight of the same shape; return other values unchanged."""
     from torch.distributed.tensor import distribute_tensor
 
+    if _is_split(weight):
+        value = aliases.weight_of(value)
     if _is_split(value) or not _is_split(weight) or value.shape != weight.shape or not value.dim():
         return value
     return distribute_tensor(value.detach().to(weight.device), weight.device_mesh, weight.placements)
@@ -325,9 +329,10 @@ def _is_split(value: Any) -> bool:
 
 
 def _saved_whole(module: Any, state: Any, prefix: str, metadata: Any) -> None:
-    for name in module._parameters:
-        if f"{prefix}{name}" in state:
-            state[f"{prefix}{name}"] = whole(state[f"{prefix}{name}"])
+    for name, weight in module._parameters.items():
+        value = state.get(f"{prefix}{name}")
+        if _is_split(value) and _is_split(weight):
+            state[f"{prefix}{name}"] = aliases.aliased(whole(value), weight)
 
 
 def _loaded_split(module: Any, state: Any, prefix: str, *others: Any) -> None:
@@ -344,11 +349,12 @@ def _keep_whole_outside(optimizer: Any) -> None:
     may not fit the device, and loaded tensors are sharded before torch moves them to the device.
     """
 
+    def saved(value: Any) -> Any:
+        return aliases.aliased(whole(value).cpu(), value) if _is_split(value) else value
+
     def save(own: Any, found: Any) -> Any:
         kept = {
-            place: {name: whole(value).cpu() if _is_split(value) else value for name, value in state.items()}
-            if isinstance(state, dict)
-            else state
+            place: {name: saved(value) for name, value in state.items()} if isinstance(state, dict) else state
             for place, state in found["state"].items()
         }
         return {**found, "state": kept}

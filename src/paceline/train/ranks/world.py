@@ -18,7 +18,7 @@ from zlib import crc32
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import AXES, Layout, check_ranks
-from paceline.train import failures, random_states
+from paceline.train.ranks import failures, random_states
 
 _LET_GO_S = 1.0
 _groups_made = itertools.count()  # process groups of this process; all ranks count alike

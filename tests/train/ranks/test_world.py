@@ -13,7 +13,7 @@ LEAVES = """
 import os, sys, threading, time
 import torch
 from torch.nn.parallel import DistributedDataParallel
-from paceline.train.world import leave
+from paceline.train.ranks.world import leave
 
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo", init_method="file://" + sys.argv[1], rank=0, world_size=1)

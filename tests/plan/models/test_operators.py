@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.plan.calibrate.operators import FREE, kind_of
+from paceline.plan.models.operators import FREE, kind_of
 
 
 def tensor(*shape, dtype="float32", columns=False):

@@ -1,4 +1,4 @@
-"""A training run between its steps: joining the ranks, evaluation, and checkpoints."""
+"""What an engine does between steps: it joins the ranks, evaluates, and saves and loads checkpoints."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from paceline.train.evaluation import evaluated
 from paceline.train.parallel.asynchronous import Rounds, Staleness
 from paceline.train.parallel.replicas import Replicas
 from paceline.train.passes import Loss, Passes
+from paceline.train.ranks.world import join, leave, meet
 from paceline.train.recipe import Recipe, of
-from paceline.train.world import join, leave, meet
 
 
-class Run:
-    """The state of a run and its operations between steps; `Engine` adds the steps."""
+class EngineBase:
+    """What an engine does between steps; `Engine` adds the steps."""
 
     def __init__(self, recipe: Recipe | Mapping[str, Any] | Namespace | str | Path | None = None) -> None:
         """Join the other ranks.
@@ -196,7 +196,9 @@ class Run:
         if self.scale is not None:
             self.scale.load_state_dict(progress["scale"])
         if self._schedule is not None:
-            self._schedule.load_state_dict(checkpoints.shaped(self._schedule.state_dict(), progress["schedule"]))
+            groups = self._optimizer.param_groups
+            own = self._schedule.state_dict()
+            self._schedule.load_state_dict(checkpoints.schedule_of_groups(own, progress["schedule"], groups))
         self.world.draw_on(progress["random"], random if same else None)
         self._places.load(progress["loaders"])
         return checkpoints.read_extra(Path(folder))

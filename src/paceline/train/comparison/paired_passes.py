@@ -1,4 +1,4 @@
-"""The runs that the comparison makes on both models: a batch with its loss, or one forward pass."""
+"""The passes that the comparison runs on both models: those of a batch with its loss, or of one forward call."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from paceline.train import gradients, loaders, random_states
+from paceline.train import gradients, loaders
 from paceline.train.arrange import Arranged
 from paceline.train.batches import like
 from paceline.train.comparison import samples
 from paceline.train.comparison.differences import relative
 from paceline.train.comparison.draws import NotReplayable
 from paceline.train.passes import Loss, Passes, called
-from paceline.train.world import World
+from paceline.train.ranks import random_states
+from paceline.train.ranks.world import World
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    """What one attempt at a comparison uses: the ranks, both models, and the choice of samples."""
+class Attempt:
+    """One attempt at a comparison: the ranks, both models, and the choice of samples."""
 
     world: World
     arranged: Arranged
@@ -35,8 +36,8 @@ class Setting:
         return max(2, available // (2 * ranks)) if self.short else available
 
 
-class Trial(Protocol):
-    """One run of both models for the comparison."""
+class PairedPasses(Protocol):
+    """The passes of both models that are compared."""
 
     def on_ranks(self) -> Any:
         """Run the split model; return the factor by which its gradients must be multiplied."""
@@ -48,33 +49,33 @@ class Trial(Protocol):
         """Return, for each scalar result, its name, its value in the split model, and its value in the whole model."""
 
 
-class Batch:
+class BatchPasses:
     """Runs both models on a batch of `train_batch`."""
 
-    def __init__(self, setting: Setting, given: tuple[Any, Any], loss: Loss, weight: Any) -> None:
+    def __init__(self, attempt: Attempt, given: tuple[Any, Any], loss: Loss, weight: Any) -> None:
         """Select the samples to compare from the batch; a collective of all ranks.
 
         Raises:
             NotJoinable: The samples of the ranks cannot be joined to one batch.
         """
-        world, held = setting.world, setting.arranged.held
-        parts = [loaders.parts(value, setting.planned) for value in given]
-        most = setting.samples_of(samples.count(parts[0][0]))
+        world, held = attempt.world, attempt.arranged.held
+        parts = [loaders.parts(value, attempt.planned) for value in given]
+        most = attempt.samples_of(samples.count(parts[0][0]))
         pairs = [(samples.cut(one, most), samples.cut(other, most)) for one, other in zip(*parts, strict=True)]
-        if setting.arranged.stages is None:
-            pairs = pairs[:2] if setting.short else pairs
+        if attempt.arranged.stages is None:
+            pairs = pairs[:2] if attempt.short else pairs
         self._planned, self._pairs = len(pairs), pairs
-        self._whole_pairs = [samples.whole(pair, world, joined=setting.joined) for pair in pairs]
-        self._setting, self._loss, self._weight = setting, loss, weight
-        self._arranged = replace(setting.arranged, module=held)
-        if setting.arranged.stages is not None:
-            self._arranged = replace(self._arranged, stages=setting.arranged.stages.again())
+        self._whole_pairs = [samples.whole(pair, world, joined=attempt.joined) for pair in pairs]
+        self._attempt, self._loss, self._weight = attempt, loss, weight
+        self._arranged = replace(attempt.arranged, module=held)
+        if attempt.arranged.stages is not None:
+            self._arranged = replace(self._arranged, stages=attempt.arranged.stages.again())
         self._on_ranks: Any = None
         self._on_one: Any = None
 
     def on_ranks(self) -> Any:
         """Run the batch through the engine; return the factor by which its gradients must be multiplied."""
-        world = self._setting.world
+        world = self._attempt.world
         weights = gradients.Weights(self._planned, world.device, world.data_group)
         run = Passes(self._arranged, weights, self._planned, self._context)
         inputs, target = (_rejoined([pair[side] for pair in self._pairs]) for side in (0, 1))
@@ -87,7 +88,7 @@ class Batch:
         return weights.factor()
 
     def _context(self) -> Any:
-        return self._setting.context()
+        return self._attempt.context()
 
     def on_one(self) -> None:
         """Run the batch on the whole model, as one process does."""
@@ -95,19 +96,19 @@ class Batch:
 
         total, weights = 0.0, 0.0
         for inputs, target in self._whole_pairs:
-            with self._setting.context():
-                loss = self._loss(called(self._setting.whole, inputs), target)
+            with self._attempt.context():
+                loss = self._loss(called(self._attempt.whole, inputs), target)
             weight = 1.0 if self._weight is None else float(self._weight(target))
             if weight:
                 (loss * weight).backward()
                 total, weights = total + weight * float(loss.detach()), weights + weight
-        sums = torch.tensor([total, weights], dtype=torch.float64, device=self._setting.world.device)
-        group = self._setting.world.group("dp", "shard")
-        if not self._setting.joined and group is not None:
+        sums = torch.tensor([total, weights], dtype=torch.float64, device=self._attempt.world.device)
+        group = self._attempt.world.group("dp", "shard")
+        if not self._attempt.joined and group is not None:
             with random_states.apart():
                 torch.distributed.all_reduce(sums, group=group)
         self._on_one = sums[0] / sums[1]
-        for parameter in self._setting.whole.parameters():
+        for parameter in self._attempt.whole.parameters():
             if parameter.grad is not None:
                 parameter.grad = parameter.grad.to_dense() / sums[1].to(parameter.grad.real.dtype)
 
@@ -131,35 +132,35 @@ def _rejoined(parts: list[Any]) -> Any:
     return first
 
 
-class Forward:
+class ForwardPasses:
     """Runs both models on one call of the user's training loop; the loss is a randomly weighted sum of the outputs."""
 
-    def __init__(self, setting: Setting, given: tuple[Any, Any]) -> None:
+    def __init__(self, attempt: Attempt, given: tuple[Any, Any]) -> None:
         """Select the samples to compare from the inputs; a collective of all ranks.
 
         Raises:
             NotJoinable: The samples of the ranks cannot be joined to one batch.
         """
-        most = setting.samples_of(samples.count(given))
+        most = attempt.samples_of(samples.count(given))
         self._given = samples.cut(given, most)
-        self._whole_given = samples.whole(self._given, setting.world, joined=setting.joined)
-        self._setting = setting
+        self._whole_given = samples.whole(self._given, attempt.world, joined=attempt.joined)
+        self._attempt = attempt
         self._outputs: list[Any] = []
         self._scalars: list[tuple[Any, Any]] = []
 
     def on_ranks(self) -> Any:
         """Run the forward pass of the split model; its backward runs in `on_one`."""
-        self._setting.arranged.set_sync(True)
+        self._attempt.arranged.set_sync(True)
         args, kwargs = self._given
-        with self._setting.context():
-            self._outputs = list(samples.numbers(self._setting.arranged.held(*args, **kwargs)))
+        with self._attempt.context():
+            self._outputs = list(samples.numbers(self._attempt.arranged.held(*args, **kwargs)))
         return 1.0
 
     def on_one(self) -> None:
         """Run forward and backward of the whole model, and in the first call also backward of the split model."""
         args, kwargs = self._whole_given
-        with self._setting.context():
-            outputs = list(samples.numbers(self._setting.whole(*args, **kwargs)))
+        with self._attempt.context():
+            outputs = list(samples.numbers(self._attempt.whole(*args, **kwargs)))
         if len(outputs) != len(self._outputs) and self._outputs:
             raise NotReplayable(f"the whole model returns {len(outputs)} tensors, the split one {len(self._outputs)}")
         self._backward(outputs)
@@ -168,13 +169,13 @@ class Forward:
     def _backward(self, outputs: list[Any]) -> None:
         import torch
 
-        world = self._setting.world
+        world = self._attempt.world
         ranks = 1 if world.data_group is None else torch.distributed.get_world_size(world.data_group)
         of_one, of_ranks = [], []
         for number, whole in enumerate(outputs):
             weights = _weights(whole, number)
             own = self._outputs[number] if self._outputs else None
-            if not whole.ndim and self._setting.joined and world.layout.samples > 1:
+            if not whole.ndim and self._attempt.joined and world.layout.samples > 1:
                 continue  # a loss over all samples, which ranks cannot compare
             if whole.requires_grad:
                 of_one.append((whole * weights).sum())
@@ -193,7 +194,7 @@ class Forward:
     def _own(self, own: Any, whole: Any, weights: Any) -> tuple[Any, Any]:
         """Return this rank's slice of an output of the whole model, and the same slice of its weights in the loss."""
         pieces = [
-            list(samples.slices(own.shape, value, self._setting.world, joined=self._setting.joined))
+            list(samples.slices(own.shape, value, self._attempt.world, joined=self._attempt.joined))
             for value in (whole, weights)
         ]
         pairs = list(zip(*pieces, strict=True))

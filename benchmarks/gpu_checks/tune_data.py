@@ -1,0 +1,13 @@
+"""Does `tune` give a slow data set worker processes, and is a whole run as much faster as it says?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from _tuned_whole import tuned_whole
+
+LIMIT_S = 180
+
+
+def check() -> dict[str, Any]:
+    return tuned_whole("slow_data.py", ("--steps", "400"), {"loader.workers"})
