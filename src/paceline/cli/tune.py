@@ -15,7 +15,7 @@ from paceline.cli import patch
 from paceline.cli.base.files import FILE, FILE_ONLY, check_writable, opens_page, to_json
 from paceline.cli.base.numbers import Duration
 from paceline.cli.base.price import by_instance, by_number, price_of
-from paceline.cli.base.program import ProgramCommand, command_line, program_of, stem_of, takes_program
+from paceline.cli.base.program import ProgramCommand, check_command, command_line, program_of, stem_of, takes_program
 from paceline.cli.base.progress import Progress
 from paceline.core.errors import EnvironmentFault, PacelineError, UsageError
 from paceline.core.recipe import Recipe, recipe_toml
@@ -128,6 +128,8 @@ def command(ctx: click.Context, /, **options: Any) -> int:
     if options["from_recipe"] is not None:
         return patch.from_recipe(line, options)
     check_system("paceline tune", "linux")
+    if program.any_command:
+        check_command(line)
     patch.check(line, options)
     check_writable(options["json_file"], options["html"], options["recipe"] or _free_name())
     with signals_as_interrupt():

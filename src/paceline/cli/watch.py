@@ -19,7 +19,7 @@ import click
 
 from paceline.cli.base.files import check_writable
 from paceline.cli.base.price import price_of
-from paceline.cli.base.program import Program, command_line, misplaced_option, stem_of
+from paceline.cli.base.program import Program, check_command, command_line, misplaced_option, stem_of
 from paceline.core.errors import EnvironmentFault, PacelineError, UsageError
 from paceline.core.layout import Layout, parse
 from paceline.core.recipe import Recipe, recipe_content
@@ -255,33 +255,6 @@ def _fails(findings: Sequence[Any], threshold: str) -> bool:
 
 def _disabled() -> bool:
     return os.environ.get("PACELINE_DISABLE", "0") not in ("", "0")
-
-
-def check_command(command: Sequence[str]) -> None:
-    """Check that a command exists and is executable, before a run is created.
-
-    Raises:
-        UsageError: The command does not exist or is not executable.
-    """
-    name = command[0]
-    if shutil.which(name) is not None:
-        return
-    path = Path(name)
-    if path.is_dir():
-        raise UsageError(f"{name} is a folder; give a command after `--`")
-    if os.sep in name and path.exists():
-        python = f"; for a Python script, leave out `--`: `paceline run {name}`" if path.suffix == ".py" else ""
-        raise UsageError(f"{name} is not executable; to make it so, type `chmod +x {name}`{python}")
-    raise UsageError(f"command not found: {name!r} is neither a file nor a command on PATH{_way_out(path)}")
-
-
-def _way_out(path: Path) -> str:
-    beside = Path(sys.executable).with_name(path.name)
-    if path.suffix == ".py":
-        return "; for a Python script, leave out `--`"
-    if path.name and os.access(beside, os.X_OK):
-        return f"; did you mean {beside}?"
-    return "; check the spelling of the command, or activate the environment in which it is installed"
 
 
 def ended_before_training(folder: Path, exit_code: int) -> bool:

@@ -212,6 +212,35 @@ def fused_sgd():
     optimizer.step()
 
 
+def trained():
+    model = nn.Linear(6, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(X).sum().backward()
+    optimizer.step()
+    return model
+
+
+def weight_replaced():
+    model = trained()
+    model.weight = nn.Parameter(torch.ones(2, 6))
+    model(X)
+
+
+def weight_replaced_before_evaluation():
+    model = trained()
+    model.bias = nn.Parameter(torch.ones(2))
+    with torch.no_grad():
+        model(X)
+
+
+def turned_in_place():
+    trained().weight.data.t_()
+
+
+def widened_in_place():
+    trained().bias.detach().unsqueeze_(0)
+
+
 def by_hand():
     nn.Linear(6, 2)(X)
 

@@ -179,6 +179,8 @@ REFUSED = {
 }
 REFUSED_OF_SHARD = {
     "fused_sgd": "SGD with fused=True does not update split weights",
+    **dict.fromkeys(["weight_replaced", "weight_replaced_before_evaluation"], "replaced by another weight"),
+    **dict.fromkeys(["turned_in_place", "widened_in_place"], "is changed in place"),
     "by_hand": "no optimizer has the weights",
     "lbfgs": "LBFGS",
     "slope": "loss.backward()",

@@ -229,11 +229,23 @@ def every_norm_clipped(model):
         nn.utils.clip_grad_norm_(weight, 0.05)
 
 
+def functions_of_numbers(model):
+    model[0].weight.data.apply_(lambda value: value * 0.9)
+    model[2].weight.data.map_(torch.full((3, 15), 0.01), lambda value, more: value + more)
+    model.state_dict()["0.bias"].apply_(lambda value: value + 0.1)
+
+
+def columns_in_use(model):
+    used = (model[0].weight.abs() > 0.05).any(0)
+    model[0].weight.mul_(used.float())
+    model[2].weight.mul_(0.5 + 0.5 * (model[2].weight > 0).all(dim=0, keepdim=True).float())
+
+
 for name in (
     *("scale_data", "scale_under_no_grad", "clamp_data", "write_rows", "write_mask", "multiply_by_plain_mask"),
     *("add_plain_noise", "add_noise_like", "draw_anew", "draw_by_reset", "draw_for_rows", "normalise_rows"),
     *("normalise_by_function", "orthogonal_rows", "largest_kept", "prune_by_sort", "sum_of_numpy"),
-    *("vector_and_back", "averaged_with_start", "state_dict_edited"),
+    *("vector_and_back", "averaged_with_start", "state_dict_edited", "functions_of_numbers", "columns_in_use"),
 ):
     touching(name, after=globals()[name])
 for name in (
@@ -241,6 +253,23 @@ for name in (
     *("gradient_replaced", "gradient_set_none", "nan_replaced", "every_norm_clipped"),
 ):
     touching(name, before=globals()[name])
+
+
+def largest_shown(model):
+    last = model[-1]
+    last.bias.add_(0.01 * last.bias.max() + 0.01 * last.bias.item() - last.bias.flip(0).view(1, 1)[0])
+    last.weight.sub_(0.01 * last.weight.amin() * last.weight.argmax().float())
+
+
+@case
+def fewer_outputs_than_ranks():
+    """One rank has none of the elements of the last layer."""
+
+    def squared(model, rows, target):
+        return (model(rows).squeeze(1) - target.float()).square().mean()
+
+    model = nn.Sequential(mlp(), nn.Linear(3, 1))
+    return fit(model, after=no_grad(largest_shown), loss_of=squared)
 
 
 @case

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -174,3 +175,30 @@ def _hint(script: Path) -> str:
     if which(str(script)):
         return f"; {script} is a command on PATH: type `paceline run -- {script}` and its arguments"
     return "; give the training script, or give a command after `--`"
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Check that a command exists and is executable, before a run is created.
+
+    Raises:
+        UsageError: The command does not exist or is not executable.
+    """
+    name = command[0]
+    if shutil.which(name) is not None:
+        return
+    path = Path(name)
+    if path.is_dir():
+        raise UsageError(f"{name} is a folder; give a command after `--`")
+    if os.sep in name and path.exists():
+        python = f"; for a Python script, leave out `--`: `paceline run {name}`" if path.suffix == ".py" else ""
+        raise UsageError(f"{name} is not executable; to make it so, type `chmod +x {name}`{python}")
+    raise UsageError(f"command not found: {name!r} is neither a file nor a command on PATH{_way_out(path)}")
+
+
+def _way_out(path: Path) -> str:
+    beside = Path(sys.executable).with_name(path.name)
+    if path.suffix == ".py":
+        return "; for a Python script, leave out `--`"
+    if path.name and os.access(beside, os.X_OK):
+        return f"; did you mean {beside}?"
+    return "; check the spelling of the command, or activate the environment in which it is installed"

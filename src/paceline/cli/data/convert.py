@@ -159,6 +159,8 @@ def _convert(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str, Any
     resumed = f", {made.resumed:,} of them converted before the conversion was interrupted" if made.resumed else ""
     shards = count(len(contents.shards), "shard")
     click.echo(f"{count(contents.samples, 'sample')} in {shards}, {size}{skipped}{resumed}: {shown_dest}")
+    for text in (one for column in contents.columns for one in column.notes):
+        click.echo(f"paceline: {text}", err=True)
     click.echo(f"paceline: next: paceline data bench {shown_dest}", err=True)
 
 

@@ -40,7 +40,7 @@ from paceline.data.convert.sample_reading import read_samples
 from paceline.data.convert.shard_writer import write_shard
 from paceline.data.convert.skipped_samples import read_skipped, write_skipped
 from paceline.data.format.contents import blocks_of, check_classes, read_contents, read_shard_index, write_contents
-from paceline.data.format.image_modes import column_mode
+from paceline.data.format.image_modes import EACH, column_mode, joint_palette, palette_of
 from paceline.data.format.index import has_gaps
 from paceline.data.format.model import CONTENTS_FILE, Column, Contents, Payload, Sample, Shard
 from paceline.data.order.counter_rng import key_of, permutation
@@ -434,9 +434,32 @@ def _completed(folder: Path, contents: Contents) -> list[Column]:
         for name, found in modes.items():
             found.update(one.decode() for one in np.unique(index.arrays[f"{name}.mode"]).tolist())
     return [
-        replace(column, mode=column_mode(modes.get(column.name, ())), optional=column.name in gaps)
+        replace(
+            column,
+            mode=column_mode(modes.get(column.name, ())),
+            palette=_palette(folder, contents.shards, column.name)
+            if modes.get(column.name, set()) - {""} == {"P"}
+            else "",
+            optional=column.name in gaps,
+        )
         for column in contents.columns
     ]
+
+
+def _palette(folder: Path, shards: Sequence[Shard], name: str) -> str:
+    """Return the common palette of the images of a column, or `EACH`."""
+    found = ""
+    for shard in shards:
+        arrays = read_shard_index(folder, shard.file, shard.index).arrays
+        with (folder / shard.file).open("rb") as file:
+            for offset, length in zip(
+                arrays[f"{name}.offset"].tolist(), arrays[f"{name}.length"].tolist(), strict=True
+            ):
+                file.seek(offset)
+                found = joint_palette(found, palette_of(file.read(length)))
+                if found == EACH:
+                    return found
+    return found
 
 
 def all_blocks(folder: Path, contents: Contents) -> NDArray[np.void]:

@@ -68,11 +68,14 @@ def _column(dataset: ShardedDataset, column: Column) -> list[str]:
     lengths = np.concatenate([own[f"{column.name}.length"] for own in arrays])[there]
     suffixes = Counter(one.decode() for own in arrays for one in own[f"{column.name}.suffix"].tolist() if one)
     kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in suffixes.most_common())
+    if not len(lengths) or not there.any():
+        return [f"{column.name} ({column.kind}): missing in all samples"]
     line = f"{column.name} ({column.kind}): {kinds}; {units.size(float(lengths.mean()))} (mean){gaps}"
     if column.kind != "image":
         return [line]
     if column.mode:
         line += "; each image has a mode of its own" if column.mode == EACH else f"; mode {column.mode}"
+        line += ", and each image has a palette of its own" * (column.palette == EACH)
     heights, widths = (np.concatenate([own[f"{column.name}.{key}"] for own in arrays]) for key in ("height", "width"))
     known = heights > 0
     if known.any():

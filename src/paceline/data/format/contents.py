@@ -39,7 +39,10 @@ def read_contents(folder: Path) -> Contents:
         text = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         if (folder / "tokens.json").exists():
-            raise UsageError(f"{folder} holds tokens: read them with TokenDataset({str(folder)!r}, length)") from error
+            raise UsageError(
+                f"{folder} holds tokens: read them with TokenDataset({str(folder)!r}, length); to put tokens together, "
+                "convert the texts together, or use paceline.data.Mix"
+            ) from error
         if folder.is_file():
             raise UsageError(f"{folder} is a file, not a folder of shards: {_as_it_is(folder)}") from error
         said = "its conversion is unfinished, or it is not a data set" if folder.is_dir() else "there is no such folder"

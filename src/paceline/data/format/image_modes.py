@@ -151,6 +151,28 @@ def column_mode(modes: Iterable[str]) -> str:
     return next((mode for mode, covered in _COVERING if found <= covered), EACH)
 
 
+def palette_of(data: bytes) -> str:
+    """Return the colours of the palette of an image as hexadecimal RGB; empty if it has no palette or is no image."""
+    try:
+        with pil().open(io.BytesIO(data)) as image:
+            return bytes(image.getpalette("RGB") or ()).hex() if image.mode == "P" else ""
+    except (OSError, ValueError, SyntaxError):
+        return ""
+
+
+def joint_palette(one: str, other: str) -> str:
+    """Return the palette of two groups of images, or `EACH` if an id stands for different colours in them.
+
+    Encoders leave the unused end of a palette away, so one palette can be the beginning of the other.
+
+    Args:
+        one: The palette of a group, such as one image; empty if it is not known.
+        other: The palette of the other group.
+    """
+    longer, shorter = (one, other) if len(one) > len(other) else (other, one)
+    return longer if EACH not in (one, other) and longer.startswith(shorter) else EACH
+
+
 def is_cropped(mode: str) -> bool:
     """Return whether a crop can convert images of a mode to 8-bit RGB without loss of palette ids or depth."""
     return mode in _CROPPED

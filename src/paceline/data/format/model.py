@@ -23,6 +23,17 @@ class Column:
     kind: ColumnKind
     optional: bool = False  # whether some samples have no value
     mode: str = ""  # of images: the PIL mode that all are decoded to; "each": the image's own
+    palette: str = ""  # of images of mode P: the colours that all have, as hexadecimal RGB; "each": the image's own
+
+    @property
+    def notes(self) -> list[str]:
+        """A message if ids of a palette do not stand for the same colours in all images; else empty."""
+        if self.mode != "P" or self.palette != "each":
+            return []
+        return [
+            f"images of column {self.name} have palettes of their own, so that an id is another colour in each; for "
+            "colours, give the Loader image_mode='RGB'"
+        ]
 
     @property
     def is_number(self) -> bool:

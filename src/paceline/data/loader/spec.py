@@ -270,6 +270,9 @@ def checked(spec: LoaderSpec) -> LoaderSpec:
     images = [column for column in spec.columns if column.kind == "image"]
     if images:
         libraries()
+    for column in images:
+        for text in column.notes:
+            _log.warning("%s", text)
     if spec.crop is not None:
         _check_crop(spec, images)
     if spec.crop is not None and spec.collate is not None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from paceline.core.errors import UsageError
 from paceline.data.format.folders import is_url, local_name
-from paceline.data.format.image_modes import NotAnImage, column_mode, image_header
+from paceline.data.format.image_modes import NotAnImage, column_mode, image_header, joint_palette, palette_of
 from paceline.data.format.model import Column, Payload, Sample
 from paceline.data.order.ranks import rank_and_world
 from paceline.data.reading.pictures import Decoder, decoder_for, value_of
@@ -180,12 +180,15 @@ class FileDataset:
         """Return a column of images with the mode that covers the images of up to 64 samples."""
         if column.kind != "image":
             return column
-        modes = set()
+        modes, palette = set(), ""
         for number in self._some():
             with suppress(BadSample, NotAnImage):  # told when it is read
                 value = self._source.sample(number)[column.name]
-                modes |= {image_header(value.data).mode} if isinstance(value, Payload) else set()
-        return replace(column, mode=column_mode(modes))
+                if isinstance(value, Payload):
+                    modes.add(image_header(value.data).mode)
+                    palette = joint_palette(palette, palette_of(value.data) if "P" in modes else "")
+        mode = column_mode(modes)
+        return replace(column, mode=mode, palette=palette if mode == "P" else "")
 
     def _some(self) -> list[int]:
         """Return the numbers of up to 64 samples: spread over all, or in 4 groups if groups are read as a whole."""
@@ -201,7 +204,7 @@ class FileDataset:
         if self.address in _warned or rank_and_world()[0]:
             return
         _warned.add(self.address)
-        for text in getattr(self._source, "notes", ()):
+        for text in (*getattr(self._source, "notes", ()), *(one for column in self.columns for one in column.notes)):
             _log.warning("%s", text)
         few = f", and shuffle=True mixes {_GROUPS} of them at a time" if self.group_starts is not None else ""
         given = f" --format {self._given}" if self._given is not None else ""

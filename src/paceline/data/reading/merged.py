@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from paceline.core.errors import UsageError
 from paceline.data.format.contents import Blocks, read_shard_index
 from paceline.data.format.folders import LocalFolder, LostPart, Stop
-from paceline.data.format.image_modes import EACH, column_mode
+from paceline.data.format.image_modes import EACH, column_mode, joint_palette
 from paceline.data.format.index import DamagedData, ShardIndex
 from paceline.data.format.model import Column, Contents, Shard, index_name
 from paceline.data.reading.sharded import ShardedDataset
@@ -112,7 +112,8 @@ def _columns(parts: Sequence[ShardedDataset]) -> list[Column]:
 def _column(column: Column, all_of_them: Sequence[Column]) -> Column:
     modes = {one.mode for one in all_of_them}
     mode = EACH if EACH in modes else column_mode(modes)
-    return replace(column, optional=any(one.optional for one in all_of_them), mode=mode)
+    palette = reduce(joint_palette, (one.palette for one in all_of_them)) if mode == "P" else ""
+    return replace(column, optional=any(one.optional for one in all_of_them), mode=mode, palette=palette)
 
 
 class MergedTokens(TokenDataset):

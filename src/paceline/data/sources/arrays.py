@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +30,7 @@ from paceline.data.sources.files import files_below, left_out_notes, listed, tim
 from paceline.data.sources.zarr_arrays import of_zarr
 
 _LABELS = ("label", "labels", "target", "targets", "y")
+_SAMPLES = 8  # files with alike names, from which on they are taken for samples
 _PROBED = 16  # rows that are tried
 _CHUNK_BYTES = 64 << 20  # of chunks in memory, for each array
 HDF5 = (".h5", ".hdf5", ".hdf")
@@ -146,6 +148,8 @@ def _of_numpy(path: Path) -> dict[str, Any]:
     files = [path / name for name in listed(path)[0] if name.lower().endswith(".npy")] if path.is_dir() else [path]
     if not files:
         raise UsageError(f"no .npy files in {path}")
+    if path.is_dir():
+        _check_columns(path, files)
     try:
         if path.suffix.lower() == ".npz":
             with np.load(path, allow_pickle=False) as archive:
@@ -154,6 +158,22 @@ def _of_numpy(path: Path) -> dict[str, Any]:
     except UNREADABLE as error:
         raise UsageError(f"{path} cannot be read as NumPy arrays: {error}") from error
     return found
+
+
+def _check_columns(folder: Path, files: Sequence[Path]) -> None:
+    """Check that each file can be a column, because a folder with one file for each sample looks alike.
+
+    Raises:
+        UsageError: The names of several files differ in their numbers only.
+    """
+    alike = Counter(re.sub(r"\d+", "#", file.stem) for file in files)
+    name, count = alike.most_common(1)[0]
+    if count >= _SAMPLES or count == len(files) > 2:
+        raise UsageError(
+            f"{folder} has {count:,} .npy files whose names differ in their numbers only ({name}), like one file for "
+            "each sample; each .npy file must be a column with one row for each sample. Stack them into one file "
+            "(numpy.stack), rename them, or give a Dataset that loads them (--dataset)"
+        )
 
 
 def _of_hdf5(path: Path) -> dict[str, Any]:

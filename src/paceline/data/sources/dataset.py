@@ -57,9 +57,24 @@ class DatasetSource:
 
     @property
     def classes(self) -> Sequence[str]:
-        """The names of the labels, from the attribute `classes` as in torchvision; empty without."""
-        found = getattr(self._dataset, "classes", ())
+        """The names of the labels, from the attribute `classes` as in torchvision, also of the dataset of a `Subset`.
+
+        Of a dataset of Hugging Face, these are the names of its feature `label`. Empty without.
+        """
+        dataset = self._dataset
+        while not hasattr(dataset, "classes") and hasattr(dataset, "indices") and hasattr(dataset, "dataset"):
+            dataset = dataset.dataset
+        features = getattr(dataset, "features", None)
+        label = features.get("label") if isinstance(features, Mapping) else None
+        found = getattr(dataset, "classes", getattr(label, "names", ()))
         return [key_text(one) for one in found] if isinstance(found, list | tuple) else ()
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """A message if a format of images was chosen, and the first samples have no images; else empty."""
+        if self._images is None or any(column.kind == "image" for column in self.columns):
+            return ()
+        return (f"--images {self._images} has no effect: {self._name} returns no PIL images, and arrays stay arrays",)
 
     @cached_property
     def columns(self) -> Sequence[Column]:
@@ -77,7 +92,10 @@ class DatasetSource:
             raise why
         nothing = [name for name, kind in kinds.items() if kind is None]
         if nothing:
-            raise UsageError(f"{self._name} has only None in {', '.join(nothing)} of the first {_PROBED} samples")
+            raise UsageError(
+                f"{self._name} has only None in {', '.join(nothing)} of the first {_PROBED} samples, which determine "
+                "the kinds of columns; put a sample with a value among them, or leave the column out"
+            )
         return [Column(name=name, kind=kind) for name, kind in kinds.items() if kind is not None]
 
     def _kinds_in(self, number: int) -> dict[str, ColumnKind | None]:
@@ -164,6 +182,12 @@ class DatasetSource:
             raise BadSample(f"{self.name(number)}: {type(error).__name__}: {error}") from error
         if sample is None:
             raise BadSample(f"{self.name(number)} is None, and not a sample")
+        if isinstance(sample, Mapping) and self._wanted:
+            own = ", ".join(map(key_text, sample))
+            raise UsageError(
+                f"--columns {','.join(self._wanted)} names the parts of tuples, and {self.name(number)} is a "
+                f"{type(sample).__name__} with names of its own ({own}); leave --columns out"
+            )
         if isinstance(sample, Mapping):
             names = column_names([key_text(key) for key in sample])
             return {names[key_text(key)]: value for key, value in sample.items()}

@@ -36,7 +36,10 @@ def image_payload(picture: Any, written: Written | None) -> Payload:
     if own is not None:
         return own
     if written is None:
-        raise ValueError("it is an image without a file of its own; choose how to write its pixels with --images")
+        raise ValueError(
+            "it is an image without a file of its own; choose how to write its pixels: --images png, or Writer(..., "
+            "images='png')"
+        )
     file = io.BytesIO()
     if written == "jpeg" and picture.mode not in _OF_JPEG:
         raise ValueError(

@@ -74,10 +74,21 @@ def image_files(root: Path) -> tuple[list[str], list[str]]:
         has = ", ".join(f"{count:,} {shown(kind)}" for kind, count in kinds.most_common(3)) or "no files"
         raise UsageError(
             f"no images in {root}, which has {has} in it and its subfolders: give a folder with one folder of images "
-            f"({', '.join(SUFFIXES)}) for each class, or a table (CSV) of paths and labels; text takes --tokenizer; "
-            "files of other formats must be in the folder itself"
+            f"({', '.join(SUFFIXES)}) for each class, or a table (CSV) of paths and labels; text takes --tokenizer"
+            f"{_other_format(below)}"
         )
     return [file for file in files if "/" in file] or files, below
+
+
+def _other_format(files: Sequence[str]) -> str:
+    """Return a hint for the files of other formats in a folder; empty without."""
+    ends = {Path(file).suffix.lower() for file in files}
+    if ends & {".jsonl", ".ndjson"}:
+        return "; JSON lines beside other files take --format jsonl, and those in subfolders are given one by one"
+    if ".npz" in ends:
+        return "; of .npz files, one is a data set: give its path"
+    below = any("/" in file for file in files)
+    return "; files of other formats must be in the folder itself, or are given one by one" if below else ""
 
 
 def _suffixes_of(files: Sequence[str]) -> tuple[str, ...]:

@@ -121,7 +121,7 @@ class Tables:
         noted = (self._opened[0].schema.metadata or {}).get(b"huggingface", b"{}")
         try:
             features = msgspec.json.decode(noted)["info"]["features"]
-            found = {name: one.get("names") for name, one in features.items() if isinstance(one, Mapping)}
+            found = {name: _names_in(one) for name, one in features.items()}
         except (msgspec.DecodeError, KeyError, TypeError, AttributeError):
             return {}
         return {name: [str(one) for one in names] for name, names in found.items() if isinstance(names, list)}
@@ -258,6 +258,15 @@ class _ArrowFile:
     def column(self, group: int, name: str) -> Any:
         """Return a column of a group of rows."""
         return self._tables[group].column(name)
+
+
+def _names_in(feature: Any) -> Any:
+    """Return the class names of a feature of Hugging Face's datasets, also of the labels in its lists, or None."""
+    while isinstance(feature, Mapping) and "names" not in feature and "feature" in feature:
+        feature = feature["feature"]
+    if isinstance(feature, list):  # older files write a list of labels as a list with one feature
+        return _names_in(feature[0]) if feature else None
+    return feature.get("names") if isinstance(feature, Mapping) else None
 
 
 def _readable(table: Any) -> Any:

@@ -92,6 +92,8 @@ class _SplitCalls:
         self._see_that_ranks_agree(module, leaves)
         if shards.is_part(module) and not shards.is_split(module):
             return self._whole(forward, args, kwargs)  # a part of a split model that the program calls itself
+        if shards.is_split(module):
+            shards.check_replaced(self._spread, module)
         if _is_lazy(self._torch, module):
             self._make_weights(module, forward, args, kwargs)
         if module not in self._ways:

@@ -19,6 +19,7 @@ from paceline.inprocess.identity import IdentityMap
 from paceline.inprocess.other_threads import objects_of
 from paceline.train.unmodified.state import Spread
 
+UNVERSIONED = ("apply_", "map_", "map2_")  # change their tensor in place without a new version of it
 _made: set[str] = set()  # not empty once there is an alias
 _links: IdentityMap[weakref.ref[Link]] = IdentityMap()  # of each sharded weight that has had aliases
 _writes = itertools.count(1)
@@ -51,7 +52,7 @@ def _kind() -> Any:
             args, kwargs = torch.utils._pytree.tree_map(plain, (args, kwargs or {}))
             found = function(*args, **kwargs)
             for alias, own, version in used:
-                if own._version != version:
+                if own._version != version or getattr(function, "__name__", "") in UNVERSIONED:
                     alias.link.write()
             return next((alias for alias, own, _ in used if found is own), found)
 

@@ -25,18 +25,7 @@ _VIEWS = (
     *("flatten", "unflatten", "ravel", "t", "T", "mT", "H", "mH", "transpose", "swapaxes", "swapdims", "permute"),
     *("movedim", "moveaxis", "squeeze", "unsqueeze", "expand", "expand_as", "diagonal", "unfold", "tensor_split"),
     *("split_with_sizes", "as_strided", "hsplit", "vsplit", "adjoint", "positive", "contiguous", "broadcast_to"),
-    *(
-        "data",
-        "detach",
-        "real",
-        "imag",
-        "view_as_real",
-        "view_as_complex",
-        "transpose_",
-        "t_",
-        "squeeze_",
-        "unsqueeze_",
-    ),
+    *("data", "detach", "real", "imag", "view_as_real", "view_as_complex"),
 )
 _DRAWS = (
     *("rand_like", "randn_like", "randint_like", "normal_", "uniform_", "bernoulli_", "bernoulli", "random_", "normal"),
@@ -44,6 +33,35 @@ _DRAWS = (
     *("dropout", "dropout_", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "alpha_dropout_"),
     *("feature_dropout", "feature_dropout_", "feature_alpha_dropout", "native_dropout", "gumbel_softmax"),
 )
+_SHAPING = (
+    "transpose_",
+    "t_",
+    "squeeze_",
+    "unsqueeze_",
+    "swapaxes_",
+    "swapdims_",
+    "resize_",
+    "resize_as_",
+    "set_",
+    "as_strided_",
+)
+_SAME_SHAPE = ("data", "detach", "contiguous", "positive")  # views that torch makes of any shard, also an empty one
+_BY_PIECES = frozenset(
+    [
+        *("abs", "absolute", "neg", "negative", "sign", "sgn", "signbit", "add", "sub", "subtract", "rsub", "radd"),
+        *("mul", "multiply", "rmul", "div", "divide", "true_divide", "truediv", "rtruediv", "rdiv", "floor_divide"),
+        *("floordiv", "remainder", "mod", "fmod", "pow", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p"),
+        *("sqrt", "rsqrt", "square", "reciprocal", "sigmoid", "tanh", "relu", "erf", "sin", "cos", "tan", "atan"),
+        *("sinh", "cosh", "clamp", "clamp_min", "clamp_max", "clip", "maximum", "minimum", "fmax", "fmin", "lerp"),
+        *("addcmul", "addcdiv", "where", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite", "and", "or"),
+        *("logical_and", "logical_or", "logical_not", "logical_xor", "bitwise_and", "bitwise_or", "bitwise_not"),
+        *("invert", "round", "floor", "ceil", "trunc", "frac", "nan_to_num", "copy", "zero", "fill", "clone"),
+        *("zeros_like", "ones_like", "full_like", "empty_like", "to", "float", "double", "half", "bfloat16", "long"),
+        *("int", "bool", "type_as", "sum"),
+    ]
+)
+_LISTS = ("_foreach_", "_fused_")
+_REDUCED_LISTS = ("_foreach_max", "_foreach_norm")
 _ALWAYS_WHOLE = ("__setitem__", "__reversed__", "index_put_")
 _NO_OPERATORS = ("register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "zero_grad")
 _MOST_DIGESTED = 1 << 16  # elements; larger plain tensors are not compared over the ranks
@@ -163,6 +181,11 @@ class _Operators:
         given = list(_tensors(self._torch, (args, kwargs)))
         self._note(name, given, args, kwargs)
         split = [each for each in given if isinstance(each, self._kind)]
+        if name in _SHAPING and given and isinstance(given[0], self._kind):
+            self._spread.refuse(
+                f"the shape of a split weight, or of a value computed from one, is changed in place ({name}()); make a "
+                "new tensor, or use dp in place of shard"
+            )
         changes = name.endswith("_") and not name.endswith("__") or name.startswith("__i")
         if changes or name in _ALWAYS_WHOLE or "out" in kwargs:
             aliases.note_write()
@@ -172,7 +195,7 @@ class _Operators:
         plainly = name in _DRAWS or name in _ALWAYS_WHOLE or "out" in kwargs or _is_of_init(function)
         plainly = plainly or changes and isinstance(args[0], self._torch.Tensor) and not isinstance(args[0], self._kind)
         plainly = plainly or any(_origin(each) for each in split)
-        if not plainly and all(self._goes_with(each) for each in given):
+        if not plainly and _goes_by_pieces(name, args) and self._are_alike(name, given):
             try:
                 return function(*args, **kwargs)
             except (RuntimeError, AssertionError, IndexError, TypeError, ValueError):
@@ -197,9 +220,17 @@ class _Operators:
         found = [digest(self._torch, each) for each in plain if each.numel() <= _MOST_DIGESTED]
         self._spread.operands = (self._spread.operands + zlib.crc32(repr((name, numbers, found)).encode())) % (1 << 62)
 
-    def _goes_with(self, value: Any) -> bool:
-        """Return whether torch accepts a tensor together with sharded tensors: it is sharded, or has one element."""
-        return isinstance(value, self._kind) or value.numel() == 1 and not value.requires_grad
+    def _are_alike(self, name: str, given: Sequence[Any]) -> bool:
+        """Return whether an operator acts on the same elements of all its sharded tensors; others have one element.
+
+        What is true on one rank is true on all ranks. It may not depend on a rank's shard, which can be empty.
+        """
+        split = [each for each in given if isinstance(each, self._kind)]
+        alike = name.startswith(_LISTS) or len({(each.shape, each.placements) for each in split}) == 1
+        others = [each for each in given if not isinstance(each, self._kind)]
+        return alike and all(
+            each.numel() == 1 and each.dim() <= split[0].dim() and not each.requires_grad for each in others
+        )
 
     def _on_whole(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Apply a function to whole tensors, and copy in-place changes back to this rank's shards."""
@@ -213,8 +244,9 @@ class _Operators:
             return taken[id(value)][1].value
 
         found = function(*_mapped(args, gather), **_mapped(kwargs, gather))
+        always = _name_of(function) in aliases.UNVERSIONED
         for value, gathered in taken.values():
-            if gathered.is_changed():
+            if gathered.is_changed() or always and value is args[0]:
                 self._write_back(gathered)
             if found is gathered.value:
                 return value
@@ -239,7 +271,7 @@ class _Operators:
         """
         base = args[0]
         found = None
-        if not _origin(base):
+        if not _origin(base) and (name in _SAME_SHAPE or not _has_an_empty_shard(base)):
             try:
                 found = function(base)
             except (RuntimeError, AssertionError):
@@ -409,6 +441,21 @@ def _share_memory(one: Any, other: Any) -> bool:
 def _address(value: Any) -> int:
     """Return the memory address of this rank's shard of a sharded tensor."""
     return int(value._local_tensor.untyped_storage().data_ptr())
+
+
+def _goes_by_pieces(name: str, args: Any) -> bool:
+    """Return whether an operator on each rank's shards gives the shards of its result, also where shards are empty."""
+    if name == "_foreach_norm":
+        return not args[1:] or args[1] in (1, 2)  # of no elements, other norms are an error
+    if name.startswith(_LISTS):
+        return name not in _REDUCED_LISTS
+    return name.strip("_").removeprefix("i" if name.startswith("__i") else "") in _BY_PIECES
+
+
+def _has_an_empty_shard(split: Any) -> bool:
+    """Return whether any rank has no element of a sharded tensor; the same on all ranks."""
+    parts = {place.dim: split.device_mesh.size(at) for at, place in enumerate(split.placements) if place.is_shard()}
+    return any(split.shape[dim] <= -(-split.shape[dim] // size) * (size - 1) for dim, size in parts.items())
 
 
 def _name_of(function: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -124,9 +124,38 @@ def check_parts(spread: Spread, module: Any) -> None:
             names = ", ".join(sorted(own))
             has = f"other weights ({names})" if part in _parts else f"a {type(part).__name__}"
             spread.refuse(
-                f"{type(module).__name__.removeprefix('FSDP')} has got {has} after its first call in training, when "
+                f"{_name_of(module)} has got {has} after its first call in training, when "
                 "its weights were split; make the whole model before, or use dp in place of shard"
             )
+
+
+def check_replaced(spread: Spread, module: Any) -> None:
+    """End the program if it has replaced a weight of a sharded model by another one, which FSDP2 would not see."""
+    for group in _groups(module):
+        for each in group.fsdp_params:
+            place = each._module_info
+            found = place.module._parameters.get(place.param_name)
+            if found is not None and found is not each.sharded_param and found is not _whole_of(each):
+                spread.refuse(
+                    f"{place.param_name} of a {_name_of(place.module)} in {_name_of(module)} was replaced by another "
+                    "weight after the first call in training, when the weights were split; copy the new values "
+                    "into it (copy_()), or use dp in place of shard"
+                )
+
+
+def _whole_of(weight: Any) -> Any:
+    """Return the gathered weight that stands in the model's place between FSDP2's exchanges, if there is one."""
+    return getattr(weight, "_unsharded_param", None)
+
+
+def _name_of(module: Any) -> str:
+    return type(module).__name__.removeprefix("FSDP")
+
+
+def _groups(module: Any) -> Iterator[Any]:
+    """Yield FSDP2's parameter groups of a sharded model."""
+    for part in module.modules():
+        yield from part._get_fsdp_state()._fsdp_param_groups if hasattr(part, "_get_fsdp_state") else ()
 
 
 def _own_names(part: Any) -> frozenset[str]:
@@ -233,7 +262,7 @@ def _check_block(spread: Spread, exchange: Any, number: int, block: Any, given: 
     """End the program if the ranks are about to gather the weights of different blocks in one exchange."""
     if spread.has_part and not exchange.agree([number]):
         spread.refuse(
-            f"ranks call other blocks ({type(block).__name__.removeprefix('FSDP')}) for their rows, such as experts or "
+            f"ranks call other blocks ({_name_of(block)}) for their rows, such as experts or "
             "blocks dropped by chance, whose weights they would have to gather together; use dp in place of shard"
         )
 
@@ -241,11 +270,10 @@ def _check_block(spread: Spread, exchange: Any, number: int, block: Any, given: 
 def _note_used(module: Any) -> None:
     """Make all ranks exchange the gradients of all weights, also unused ones, and note which weights were used."""
     module.set_reduce_scatter_unused_params(True)
-    for part in module.modules():
-        for group in part._get_fsdp_state()._fsdp_param_groups if hasattr(part, "_get_fsdp_state") else ():
-            _note_used_of(group, _places[0])
-            _watch[0](group, _places[0])
-            _places[0] += len(group.fsdp_params)
+    for group in _groups(module):
+        _note_used_of(group, _places[0])
+        _watch[0](group, _places[0])
+        _places[0] += len(group.fsdp_params)
 
 
 def _note_used_of(group: Any, first: int) -> None:
@@ -256,7 +284,7 @@ def _note_used_of(group: Any, first: int) -> None:
         for place, weight in enumerate(group.fsdp_params, first):
             if place not in _used and weight.sharded_param.grad is None:
                 _without.append((place, weight.sharded_param))
-            kept = getattr(weight, "_unsharded_param", None)
+            kept = _whole_of(weight)
             has = kept is not None and (kept.grad is not None or weight.unsharded_accumulated_grad is not None)
             _used[place] = has or _used.get(place, False)
         _reducing.append(group)
