@@ -228,12 +228,35 @@ def cached(tmp_path, *, second_epoch_ms: float | None = 1250, **changes) -> Find
     return found(folder.gauges().facts())["DATA002"]
 
 
-def test_data002_expects_of_cached_samples_what_tune_expects(tmp_path):
+def test_data002_expects_of_cached_samples_more_than_the_waiting_in_many_epochs(tmp_path):
     """Without workers on all cores computing is faster too: more than the waiting can be gained."""
-    (finding,) = ordered([cached(tmp_path)], {"data_wait": 0.6, "forward": 0.4})
+    (finding,) = ordered([cached(tmp_path, second_epoch_ms=125)], {"data_wait": 0.6, "forward": 0.4})
     assert remedies(finding)[0] == "loader.cache"
     assert finding.gain.basis == "model"
     assert finding.gain.high > 1 / (1 - finding.time_share) > finding.gain.low > 1.2
+
+
+@pytest.mark.parametrize(("second_epoch_ms", "epochs"), [(1250, 2), (500, 5)])
+def test_data002_expects_of_cached_samples_no_gain_in_the_first_epoch(tmp_path, second_epoch_ms, epochs):
+    cache = next(r for r in cached(tmp_path, second_epoch_ms=second_epoch_ms).remedies if r.id == "loader.cache")
+    assert 1 < cache.gain.low < cache.gain.high < epochs
+
+
+def of_threads(tmp_path, rows, **counters) -> set[str]:
+    """The findings on data of a run whose loader has two threads in place of workers."""
+    one = loader(num_workers=0, threads=2, meter={**meter(100, 0.040, 0.010), **counters})
+    findings = of_rows(tmp_path, rows, summary={"loaders": [one]}, cores=0.3, header={"allowed_cores": 8.0})
+    return {code for code in findings if code.startswith("DATA")}
+
+
+def test_threads_of_a_loader_are_no_workers_that_could_be_kept(tmp_path):
+    assert "DATA006" not in of_threads(tmp_path, epochs(200))
+
+
+def test_threads_that_wait_for_a_core_do_not_need_more_threads(tmp_path):
+    rows = plain(100, wait=15)
+    assert "DATA004" in of_threads(tmp_path / "computing", rows, cpu_s=4.0, runnable_s=0.0)
+    assert "DATA004" not in of_threads(tmp_path / "waiting", rows, cpu_s=1.6, runnable_s=2.4)
 
 
 @pytest.mark.parametrize("changes", [{"second_epoch_ms": None}, {"draws_random": True}], ids=["one epoch", "draws"])

@@ -219,9 +219,35 @@ def difference(layout):
     return off if off == off else "not a number"
 
 
+def difference_of_sizes():
+    # Batches of 8, 8 and 4 samples, in two epochs, and with another length in between.
+    def squared(output, wanted):
+        return (output - wanted).square().mean()
+
+    def several():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 6))
+
+    engine, alone = Engine({"layout": "pp=2", "memory": {"micro_batches": 2}}), several()
+    updates = torch.optim.SGD(alone.parameters(), lr=0.1)
+    engine.setup(several(), lambda model: torch.optim.SGD(model.parameters(), lr=0.1), loss=squared)
+    wide = torch.randn(4, 3, 6, generator=torch.Generator().manual_seed(2))
+    off = 0.0
+    for rows in [INPUTS[:8], INPUTS[8:16], INPUTS[16:20], wide, INPUTS[:8], INPUTS[8:12]]:
+        engine.train_batch(rows, rows.roll(1, 0))
+        loss = squared(alone(rows), rows.roll(1, 0))
+        loss.backward()
+        updates.step()
+        updates.zero_grad()
+        off = max(off, abs(float(engine.loss()) - loss.item()))
+        engine.step()
+    return off
+
+
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo")
 found = {layout: difference(layout) for layout in ("dp=2", "shard=2", "pp=2")}
+found["sizes"] = difference_of_sizes()
 every = [None, None]
 torch.distributed.all_gather_object(every, found)
 if torch.distributed.get_rank() == 0:
@@ -239,6 +265,10 @@ def on_two(tmp_path_factory):
     ran = on_ranks(2, program, result)
     assert result.exists(), ran.stderr[:4000]
     return json.loads(result.read_text())
+
+
+def test_a_pipeline_trains_batches_of_several_shapes(on_two):
+    assert all(off < 1e-6 for off in on_two["sizes"]), on_two
 
 
 @pytest.mark.parametrize("layout", ["dp=2", "shard=2", "pp=2"])

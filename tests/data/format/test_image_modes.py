@@ -17,9 +17,10 @@ from PIL import Image
 from tests.data.making import jpeg, pixels
 
 from paceline.core.errors import UsageError
-from paceline.data import CenterCrop, Loader, ShardedDataset
+from paceline.data import CenterCrop, FileDataset, Loader, ShardedDataset
 from paceline.data.convert.convert import Options, convert
 from paceline.data.format.image_modes import NotAnImage, column_mode, image_header
+from paceline.data.reading.merged import MergedShards
 from paceline.data.sources import BadSample
 from paceline.data.sources.dataset import DatasetSource
 from paceline.data.sources.image_folder import image_folder
@@ -82,6 +83,43 @@ def test_mode_and_depth_are_kept(tmp_path, kind):
     assert np.array_equal(found, truth)
     (column, _) = ShardedDataset(tmp_path / "shards").contents.columns
     assert column.mode == {"ppm": "RGB;16", "tif": "RGB;16"}.get(kind, kind)
+
+
+def coloured(*colours: tuple[int, int, int]) -> bytes:
+    image = Image.fromarray(np.zeros((4, 4), np.uint8))
+    image.putpalette([value for colour in colours for value in colour])
+    return png(image)
+
+
+RED, BLUE = (255, 0, 0), (0, 0, 255)
+
+
+@pytest.mark.parametrize(
+    ("images", "differ"),
+    [
+        ([coloured(RED), coloured(BLUE)], True),
+        ([coloured(RED, BLUE), coloured(RED)], False),  # an encoder left the unused colour away
+        ([coloured(RED, BLUE), coloured(RED), coloured(RED, RED)], True),
+    ],
+)
+def test_palettes_that_differ_are_told(tmp_path, caplog, images, differ):
+    files = {f"{number}.png": data for number, data in enumerate(images)}
+    assert all((ids == 0).all() for ids in images_in(tmp_path, files))
+    assert ("palettes of their own" in caplog.text) == differ
+    dataset = ShardedDataset(tmp_path / "shards")
+    assert (dataset.contents.column("image").palette == "each") == differ
+    caplog.clear()
+    of_files = FileDataset(tmp_path / "pictures")
+    assert ("palettes of their own" in caplog.text) == differ
+    assert (of_files.columns[0].palette == "each") == differ
+
+
+def test_palettes_of_merged_data_sets_are_compared(tmp_path, caplog):
+    for name, colour in (("one", RED), ("two", BLUE)):
+        images_in(tmp_path / name, {"0.png": coloured(colour)})
+    parts = [ShardedDataset(tmp_path / name / "shards") for name in ("one", "two")]
+    assert not caplog.text
+    assert MergedShards(parts).contents.column("image").palette == "each"
 
 
 def test_gray_jpegs_stay_gray(tmp_path):

@@ -155,6 +155,62 @@ def test_images_that_no_file_can_hold_are_given_as_arrays(monkeypatch):
         _ = DatasetSource(f"{__name__}:own").columns
 
 
+def test_options_that_a_dataset_has_no_use_for_are_told(monkeypatch):
+    named = own_source(monkeypatch, Own([{"x": 1, "y": 2}]), columns=("y", "x"))
+    with pytest.raises(UsageError, match=r"--columns y,x names the parts of tuples, and .*own\[0\] is a dict"):
+        _ = named.columns
+    pixels = own_source(monkeypatch, Own([{"x": np.zeros((4, 4, 3), np.uint8)}]))
+    assert [note for note in pixels.notes if "--images png has no effect" in note]
+    assert not own_source(monkeypatch, Own([Image.new("RGB", (4, 4))])).notes
+
+
+def test_a_column_without_a_value_in_the_first_samples_is_told_with_the_way_out(monkeypatch):
+    source = own_source(monkeypatch, Own([{"x": 1, "late": None}] * 16 + [{"x": 1, "late": 2}]))
+    with pytest.raises(UsageError, match="only None in late of the first 16 samples.*put a sample with a value among"):
+        _ = source.columns
+
+
+def test_names_of_labels_are_found_below_a_subset_and_in_features(monkeypatch):
+    import torch
+
+    samples = Own([(1, 0), (2, 1)])
+    samples.classes = ["cat", "dog"]
+    assert own_source(monkeypatch, torch.utils.data.Subset(samples, [1])).classes == ["cat", "dog"]
+    datasets = pytest.importorskip("datasets")
+    labels = datasets.Features({"label": datasets.ClassLabel(names=["O", "B"])})
+    assert own_source(monkeypatch, datasets.Dataset.from_dict({"label": [0, 1]}, features=labels)).classes == ["O", "B"]
+
+
+@pytest.mark.parametrize("names", [["s_0", "s_1", "s_2"], [f"{number}" for number in range(8)] + ["labels"]])
+def test_one_npy_file_for_each_sample_is_not_taken_for_columns(tmp_path, names):
+    for name in names:
+        np.save(tmp_path / f"{name}.npy", np.zeros((4, 2)))
+    with pytest.raises(UsageError, match="like one file for each sample"):
+        _ = source_of(tmp_path, None).columns
+
+
+def test_numbered_columns_are_columns(tmp_path):
+    for name in ("x1", "x2", "label"):
+        np.save(tmp_path / f"{name}.npy", np.zeros((4, 2)))
+    assert {column.name for column in source_of(tmp_path, None).columns} == {"x1", "x2", "label"}
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (["0.npz", "1.npz"], "of .npz files, one is a data set"),
+        (["train.jsonl", "README.md"], "take --format jsonl"),
+        (["deeper/0.parquet"], "files of other formats must be in the folder itself"),
+    ],
+)
+def test_a_folder_without_images_says_what_to_do_with_the_files_in_it(tmp_path, files, said):
+    for file in files:
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_text("{}")
+    with pytest.raises(UsageError, match=said):
+        source_of(tmp_path, None)
+
+
 def test_two_pictures_of_a_sample_are_two_columns(tmp_path, monkeypatch):
     picture, mask = Image.new("RGB", (8, 8), (9, 8, 7)), Image.new("L", (8, 8), 200)
     found = made_of(own_source(monkeypatch, Own([(picture, mask)])), tmp_path / "out")
@@ -455,12 +511,14 @@ def test_paths_and_class_names_of_parquet_that_are_not_kept_are_told(tmp_path):
     import pyarrow
     import pyarrow.parquet
 
-    noted = {"info": {"features": {"fine": {"names": ["cat", "dog"], "_type": "ClassLabel"}}}}
-    columns = {"fine": [1], "img": [{"bytes": jpeg(8, 8), "path": "a.jpg"}]}
+    label = {"names": ["cat", "dog"], "_type": "ClassLabel"}
+    lists = {"tags": {"feature": label, "_type": "List"}, "older": [label]}
+    noted = {"info": {"features": {"fine": label, **lists}}}
+    columns = {"fine": [1], "tags": [[1]], "older": [[0]], "img": [{"bytes": jpeg(8, 8), "path": "a.jpg"}]}
     made = pyarrow.table(columns).replace_schema_metadata({"huggingface": json.dumps(noted)})
     pyarrow.parquet.write_table(made, tmp_path / "a.parquet")
     told = source_of(tmp_path / "a.parquet", None).notes
-    assert ["column img" in told[0], "column fine" in told[1]] == [True, True]
+    assert [line.split("column ")[1].split()[0] for line in told] == ["img", "fine", "tags", "older"]
 
 
 def test_files_of_a_folder_that_are_not_converted_are_told(tmp_path):

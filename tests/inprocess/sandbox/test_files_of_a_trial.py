@@ -218,6 +218,10 @@ def test_what_databases_and_torch_write_from_c_goes_there_too(ran, tmp_path):
     [
         ("h5py", "h5py.File('x.h5', 'a').create_dataset('a', data=[1]); print(list(h5py.File('x.h5')))"),
         ("cv2", "cv2.imwrite('x.png', __import__('numpy').zeros((2, 2, 3), 'u1')); print(cv2.imread('x.png').shape)"),
+        (
+            "safetensors.torch",
+            "safetensors.torch.save_file({'a': torch.ones(2)}, 'x.st'); print(safetensors.torch.load_file('x.st'))",
+        ),
         ("pyarrow.parquet", "t = pyarrow.table({'a': [1]}); pyarrow.parquet.write_table(t, 'x.parquet')"),
     ],
 )

@@ -90,7 +90,7 @@ def test_weights_that_the_program_touches_itself_are_those_of_one_process(touche
 LOSS, CALLS, DIFFERENT = "a loss", "the order of model calls and optimizer steps", "the ranks have different inputs"
 FAULTS = {  # reason of the refusal, where a program cannot train as on one process
     **dict.fromkeys(["targets_of_the_process", "weighed_by_the_system"], LOSS),
-    "penalty_by_the_system": {"dp=2": LOSS, "shard=2": "split weights"},
+    "penalty_by_the_system": LOSS,
     **dict.fromkeys(["hard_rows_of_numpy", "hard_rows_of_a_bit_generator"], LOSS),
     "noise_of_the_process": "an input of a model",
     "rate_of_the_time": {"dp=2": "learning rate", "shard=2": "split weights"},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -141,7 +143,7 @@ def test_what_was_kept_is_compared_once_more_and_that_figure_is_shown(search):
     assert [trial.speedup.value for trial in tuned.trials if trial.status == "kept"] == [1.5]
 
 
-@pytest.mark.parametrize("again, verdict", [(0.8, "undecided"), (1.01, "no-win")])
+@pytest.mark.parametrize("again, verdict", [(0.8, "undecided"), (1.05, "undecided"), (1.01, "no-win")])
 def test_what_a_second_comparison_does_not_confirm_is_not_kept(search, again, verdict):
     seen = []
 
@@ -155,8 +157,23 @@ def test_what_a_second_comparison_does_not_confirm_is_not_kept(search, again, ve
     assert (len(seen), tuned.best, tuned.speedup) == (2, {}, None)
     (trial,) = [trial for trial in tuned.trials if trial.recipe == {"optimizer": {"fused": True}}]
     assert trial.status == verdict
+    assert tuned.unproven == (trial if verdict == "undecided" else None)
     assert "not confirmed" in trial.reason
     assert f"{again:.2f}x" in tuned.stopped
+
+
+def test_a_second_comparison_that_was_too_short_for_an_interval_is_not_reported(search):
+    seen = []
+
+    def compare(self, contest, until, earlier=()):
+        if contest.after != {"optimizer": {"fused": True}}:
+            return raced(0.9, "no-win")
+        seen.append(contest)
+        found = raced(1.5 if len(seen) == 1 else 1.2, "win" if len(seen) == 1 else "undecided")
+        return found if len(seen) == 1 else replace(found, speedup=replace(found.speedup, low=0.0, high=math.inf))
+
+    tuned = search(PROGRAM, compare)
+    assert (len(seen), tuned.best, tuned.speedup.value) == (2, {"optimizer": {"fused": True}}, 1.5)
 
 
 def test_two_that_are_undecided_are_tried_together_first(searched):

@@ -259,7 +259,7 @@ def bound_by_cpu(analysis: RunAnalysis, rank: RankAnalysis, loader_model: Loader
     """Return whether the CPU cores limit the loader, instead of the number of workers."""
     loader = rank.loader
     busy = loader_model.cpu_demand >= 0.8
-    if loader is not None and loader.workers:
+    if loader is not None and (loader.workers or loader.threads):
         starved = loader.runnable / max(loader.on_cpu + loader.runnable, 1e-9)
         return busy or starved >= 0.25
     return busy

@@ -17,7 +17,7 @@ from paceline.explain.analysis.loader_model import (
     worker_threads,
 )
 from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
-from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
 
 _MUCH = 0.2  # share of step time in which training waits for data
@@ -42,7 +42,8 @@ least a quarter of the time.
 - `loader.decode`: use a faster decoder, or decode images directly to a smaller size.
 - `loader.cache`: keep decoded samples in memory. The expected gain is modelled if training waits for data during
   at least 20% of step time, a second epoch was seen, and loading a sample draws no random numbers. Without workers that
-  use all CPU cores, computing becomes faster too, so the gain may be larger than the waiting.
+  use all CPU cores, computing becomes faster too, so the gain may be larger than the waiting. The first epoch fills the
+  memory and gains nothing, so a run of E epochs becomes at most E times as fast.
 - `loader.batch_transform`: apply transforms to whole batches, or apply them on the GPU.
 
 More CPU cores per GPU also help. More loader workers do *not* help.
@@ -101,7 +102,7 @@ def _remedies(rank: RankAnalysis, loader_model: LoaderModel) -> list[Remedy]:
             id="loader.cache",
             safety="exact",
             change="keep decoded samples in memory, if they fit",
-            gain=loader_model.gain_of_cached_samples() if _repeats_samples(rank, share) else at_most(share),
+            gain=_gain_of_cache(rank, loader_model) if _repeats_samples(rank, share) else at_most(share),
         ),
         Remedy(
             id="loader.batch_transform",
@@ -110,6 +111,14 @@ def _remedies(rank: RankAnalysis, loader_model: LoaderModel) -> list[Remedy]:
             gain=at_most(share),
         ),
     ]
+
+
+def _gain_of_cache(rank: RankAnalysis, loader_model: LoaderModel) -> Gain:
+    """Return the gain of cached samples over all epochs of the run, of which the first one fills the memory."""
+    filled = min(1.0, (steps_of_epoch(rank.record) or 0) / max(1, len(rank.record.steps)))
+    later = loader_model.gain_of_cached_samples()
+    low, high = (1 / (filled + (1 - filled) / gain) for gain in (later.low, later.high))
+    return Gain(low=low, high=high, basis=later.basis)
 
 
 def _repeats_samples(rank: RankAnalysis, share: float) -> bool:

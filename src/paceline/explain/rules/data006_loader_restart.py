@@ -45,12 +45,14 @@ def check(analysis: RunAnalysis) -> Finding | None:
     rank, loader_model = waiting
     share = loader_model.start_s / loader_model.step_s
     restarts = int(((rank.rows["flags"] & layout.FLAG_EPOCH) != 0).sum())
-    kept = rank.loader is not None and bool(rank.loader.settings.get("persistent_workers"))
-    if not loader_model.workers or kept or share < WORTH or restarts < 2:
+    if rank.loader is None or not rank.loader.workers:
+        return None  # threads are not processes that could be kept
+    kept = bool(rank.loader.settings.get("persistent_workers"))
+    if kept or share < WORTH or restarts < 2:
         return None
     gain, certain = _gain(rank, loader_model)
     change = "use DataLoader(persistent_workers=True), and create it once before the first epoch"
-    if rank.loader is not None and rank.loader.settings.get("sampler") == "RandomSampler":
+    if rank.loader.settings.get("sampler") == "RandomSampler":
         change += "; by hand, this changes the shuffled order from the second epoch on, and `paceline tune` keeps it"
     safety = words.safety_of_worker_draws(rank.loader)
     return Finding(

@@ -25,7 +25,8 @@ logging, plots, progress bars. The GPU is idle until the program's own Python co
 
 Paceline adds up two times: the time outside all phases of a step, and the time between the forward and the backward
 pass on lines that do not compute the loss. Paceline reports `host-code-heavy` if the sum is at least 8% of step time
-and at least 0.2 ms per step. To name the slow functions, Paceline takes 50 stack samples per second. Time on lines that
+and at least 0.2 ms per step. To name the slow functions, Paceline takes 50 stack samples per second; a
+function with fewer than 4 samples is not named. Time on lines that
 prepare the input of the next forward pass counts as waiting for data. Time on the line that calls the forward or
 backward pass, such as the training step of a library, is not counted, because a program cannot leave it out.
 
@@ -54,7 +55,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
     if share < 0.08 or share * mean_s < TELLABLE_S:
         return None
     functions = rank.breakdown.host_functions
-    where = f" in {functions[0].function}" if functions else ""
+    where = _where(functions)
     return Finding(
         code="RUN006",
         name="host-code-heavy",
@@ -81,6 +82,11 @@ def check(analysis: RunAnalysis) -> Finding | None:
     )
 
 
+def _where(functions: Sequence[HotFunction]) -> str:
+    """Return the function with the most stack samples as text; empty if the samples are too few to name one."""
+    return f" in {functions[0].function}" if functions and functions[0].count >= _FEW else ""
+
+
 def _confidence(functions: Sequence[HotFunction]) -> Confidence:
     count = functions[0].count if functions else 0
     return "high" if count >= _MANY else "medium" if count >= _FEW else "low"
@@ -88,7 +94,7 @@ def _confidence(functions: Sequence[HotFunction]) -> Confidence:
 
 def _remedies(share: float, functions: Sequence[HotFunction], *, answers: bool) -> list[Remedy]:
     """Return the remedies. With `answers`, the code answers a policy (an environment) and cannot run less often."""
-    where = f" in {functions[0].function}" if functions else ""
+    where = _where(functions)
     change = f"replace Python loops{where} with tensor operations"
     if answers:
         change += ", or run several environments at once and pass their states forward as one batch"

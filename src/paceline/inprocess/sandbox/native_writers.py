@@ -71,6 +71,7 @@ _CALLS: Mapping[str, Sequence[_Call]] = {
         _Call(name="imwrite", path="filename", place=0, led=_new),
         _Call(name="imread", path="filename", place=0, led=_old),
     ),
+    "safetensors": (_Call(name="safe_open", path="filename", place=0, led=_old),),
     "safetensors.torch": (_Call(name="save_file", path="filename", place=1, led=_new),),
     "safetensors.numpy": (_Call(name="save_file", path="filename", place=1, led=_new),),
     "pyarrow.parquet.core": (

@@ -23,6 +23,7 @@ from paceline.inprocess import hooks
 from paceline.train.parallel import decoders
 from paceline.train.parallel.balance import counted, cut
 
+_MOST_SHAPES = 8  # of inputs, whose schedules are kept
 _CLASSES = {
     "gpipe": "ScheduleGPipe",
     "1f1b": "Schedule1F1B",
@@ -212,7 +213,7 @@ class Stages:
     """This rank's pipeline stages and the schedule that runs them."""
 
     def __init__(self, stages: Sequence[tuple[int, Any]], group: Any, device: Any, plan: tuple[Pipeline, int]) -> None:
-        """Create the schedule.
+        """Create the stages and their schedule.
 
         Args:
             stages: As `stages_of` returns them, with any further axes applied.
@@ -220,20 +221,31 @@ class Stages:
             device: `torch.device` of this rank.
             plan: The pipeline settings and the number of micro-batches.
         """
-        from torch.distributed import get_world_size, pipelining
+        from torch.distributed import get_world_size
 
         self.modules = list(stages)
         self._made_of = (group, device, plan)
         self._pipeline, self._micro_batches = plan
         self._loss: Callable[[Any, Any], Any] | None = None
-        count = get_world_size(group) * self._pipeline.stages_each
-        made = [_stage_class()(module, number, count, device, group=group) for number, module in stages]
-        self.has_first = made[0].is_first
-        self.has_last = made[-1].is_last
-        kind = getattr(pipelining, _CLASSES[self._pipeline.schedule])
-        row = made if self._pipeline.stages_each > 1 else made[0]
-        # Gradients are summed, not averaged: the loss is already divided.
-        self._schedule = kind(row, self._micro_batches, loss_fn=self._loss_of, scale_grads=False)
+        self._schedules: dict[Any, Any] = {}  # by the shape of the inputs
+        self._count = get_world_size(group) * self._pipeline.stages_each
+        numbers = [number for number, _ in stages]
+        self.has_first, self.has_last = numbers[0] == 0, numbers[-1] == self._count - 1
+
+    def _schedule_for(self, shape: Any) -> Any:
+        """Return the schedule for inputs of a shape: torch's stages keep the shapes of their first inputs."""
+        from torch.distributed import pipelining
+
+        if shape not in self._schedules:
+            if len(self._schedules) >= _MOST_SHAPES:
+                del self._schedules[next(iter(self._schedules))]
+            group, device, _ = self._made_of
+            made = [_stage_class()(module, number, self._count, device, group=group) for number, module in self.modules]
+            kind = getattr(pipelining, _CLASSES[self._pipeline.schedule])
+            row = made if self._pipeline.stages_each > 1 else made[0]
+            # Gradients are summed, not averaged: the loss is already divided.
+            self._schedules[shape] = kind(row, self._micro_batches, loss_fn=self._loss_of, scale_grads=False)
+        return self._schedules[shape]
 
     def again(self) -> Stages:
         """Return the same stages with a new schedule, for batches of another size."""
@@ -256,7 +268,7 @@ class Stages:
         first, others = _apart(inputs)
         given = (first,) if self.has_first else ()
         wanted = {"target": target, "losses": losses} if self.has_last else {}
-        self._schedule.step(*given, return_outputs=False, **wanted, **others)
+        self._schedule_for(getattr(first, "shape", None)).step(*given, return_outputs=False, **wanted, **others)
         return losses
 
     def forward(self, inputs: Any) -> Any:

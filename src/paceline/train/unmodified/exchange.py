@@ -119,7 +119,9 @@ class Exchange:
         if min(parts) < most:
             pieces = found.view(len(parts), most * row_bytes)
             found = torch.cat([pieces[rank, : size * row_bytes] for rank, size in enumerate(parts)])
-        return found.view(own.dtype).view(sum(parts), *own.shape[1:])
+        # No view: torch refuses changes in place of a view that an autograd function returns.
+        shape = (sum(parts), *own.shape[1:])
+        return own.new_empty(0).set_(found.untyped_storage(), 0, shape, torch.empty(shape, device="meta").stride())
 
     def _with_tag(self, flat: Any) -> tuple[Any, int]:
         """Return bytes with the digest of calls in front, and the size of the digest in bytes.

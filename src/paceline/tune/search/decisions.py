@@ -50,10 +50,20 @@ def _is_same(before: Trial, trial: Trial) -> bool:
     return before.recipe == trial.recipe
 
 
-def withdraw_kept(tried: Sequence[Trial], comparison: ComparisonResult, reason: str) -> list[Trial]:
-    """Return the trials with a new status for the kept ones, after a second comparison did not confirm their gain."""
+def withdraw_kept(
+    tried: Sequence[Trial], comparison: ComparisonResult, reason: str
+) -> tuple[list[Trial], Trial | None]:
+    """Give the kept trials a new status after a second comparison did not confirm their gain.
+
+    Returns:
+        All trials, and the fastest one that was kept; None if it certainly has no gain.
+    """
     status = status_of(comparison.verdict)
-    return [replace(trial, status=status, reason=reason) if trial.status == "kept" else trial for trial in tried]
+    kept = [replace(trial, status=status, reason=reason) for trial in tried if trial.status == "kept"]
+    changed = iter(kept)
+    trials = [next(changed) if trial.status == "kept" else trial for trial in tried]
+    fastest = max(kept, key=lambda trial: trial.speedup.value if trial.speedup is not None else 0.0)
+    return trials, fastest if status == "undecided" else None
 
 
 def measured_values(comparison: ComparisonResult) -> dict[str, object]:
@@ -143,9 +153,16 @@ def reference_recipe(kept: Sequence[Trial]) -> tuple[Recipe, Sequence[Trial]]:
     return (kept[last].recipe if last >= 0 else BASELINE), kept[last + 1 :]
 
 
-def is_refuted(comparison: ComparisonResult, gained: Interval | None) -> bool:
-    """Return whether the final comparison contradicts the gain of the kept changes."""
-    return comparison.verdict in ("no-win", "slow") or (gained is not None and gained.count > 0 and gained.value < 1)
+def is_unconfirmed(comparison: ComparisonResult, gained: Interval | None) -> bool:
+    """Return whether the final comparison does not show the gain of the kept changes, such as if its interval has 1."""
+    if comparison.verdict in ("no-win", "slow") or gained is None or not gained.count:
+        return comparison.verdict in ("no-win", "slow")
+    return gained.value < 1 or (has_bounds(gained) and gained.low <= 1)
+
+
+def has_bounds(gained: Interval | None) -> bool:
+    """Return whether there were enough pairs of blocks for an interval."""
+    return gained is not None and gained.low > 0 and math.isfinite(gained.high)
 
 
 def reason_to_keep(

@@ -33,7 +33,8 @@ from paceline.tune.search.decisions import (
     combine_undecided,
     drop_prediction,
     earlier_comparison,
-    is_refuted,
+    has_bounds,
+    is_unconfirmed,
     measured_values,
     prepares_s,
     reason_to_keep,
@@ -129,10 +130,10 @@ class Search:
         try:
             stopped = self._search_from(before)
             comparison = self._confirm()
-            if comparison is not None and is_refuted(comparison, self._gain(comparison)):
+            if comparison is not None and is_unconfirmed(comparison, self._gain(comparison)):
                 stopped = f"{stopped}; {self._withdraw(comparison)}"
                 comparison = None
-            if not self._kept and self._goal.aim == "time" and not self._is_over():
+            if not self._kept and self._unproven is None and self._goal.aim == "time" and not self._is_over():
                 self._tried, self._unproven = check_most_promising(
                     self._tried, self._undecided, self._checked_trial, self._report
                 )
@@ -155,7 +156,7 @@ class Search:
         return self._search()
 
     def _confirm(self) -> ComparisonResult | None:
-        """Compare all kept changes again with the unchanged program; None if nothing was kept or no time is left."""
+        """Compare all kept changes again with the unchanged program; None if nothing was kept or the time is short."""
         if not self._kept or self._is_over():
             return None
         warmup_steps = max(candidate.warmup_steps or 0 for candidate in self._chosen)
@@ -164,14 +165,15 @@ class Search:
         self._report("comparing what was kept with the unchanged program once more")
         progress = math.prod(candidate.progress for candidate in self._chosen)
         spec = ComparisonSpec(before=BASELINE, after=self.best, warmup_steps=warmup_steps, progress=progress)
-        ends = time.monotonic() + self._budget.confirmation_s
-        return self._runner.compare(spec, Deadline(usual=ends, promising=ends, large=ends))
+        ends, left_s = time.monotonic() + self._budget.confirmation_s, max(0.0, self._left_s())
+        found = self._runner.compare(spec, Deadline(usual=ends, promising=ends + left_s, large=ends + left_s))
+        return found if is_unconfirmed(found, self._gain(found)) or has_bounds(self._gain(found)) else None
 
     def _withdraw(self, comparison: ComparisonResult) -> str:
         """Withdraw all kept changes after the final comparison did not confirm their gain. Return the reason."""
         why = not_confirmed_message(self._goal, self._gain(comparison))
         reason = f"not confirmed: {describe_recipe(self.best)} made {why}"
-        self._tried = withdraw_kept(self._tried, comparison, reason)
+        self._tried, self._unproven = withdraw_kept(self._tried, comparison, reason)
         self._kept, self._chosen = [], []
         return reason
 
@@ -207,9 +209,8 @@ class Search:
 
     def _leave_untried(self) -> None:
         """Record the remaining candidates as skipped, because the budget ended."""
-        seen = [trial.recipe for trial in self._tried]
         for one in self._found:
-            if not any(merge_recipes(recipe, one.recipe) == recipe for recipe in seen):
+            if not any(merge_recipes(trial.recipe, one.recipe) == trial.recipe for trial in self._tried):
                 self._tried = record_trial(self._tried, self._trial(one, status="skipped", reason=NOT_TRIED))
 
     def _candidates(self) -> Iterator[Candidate]:

@@ -129,6 +129,10 @@ def aliased(value: Any, weight: Any) -> Any:
     import torch
 
     link = _link_of(weight)
+    if (
+        value.untyped_storage().nbytes() != value.nbytes
+    ):  # a part of a padded tensor, which some writers of files refuse
+        value = value.clone()
     memory = value if link is None else link.take(value)
     with torch._C.DisableTorchFunctionSubclass():
         found = memory.detach().as_subclass(_kind())
