@@ -28,6 +28,8 @@ from paceline.traces.analyze.ranks import Traces
 _ANYTIME = ("CONV001", "GPU004", "RUN003")
 _LEAST_ALIKE = 8  # least number of losses that identify the samples of a rank
 
+_NEEDED = "watching a process needs torch, Python 3.11 or later, and an unchanged PYTHONPATH"
+
 
 def diagnose(run: Run) -> Diagnosis:
     """Return the diagnosis of a run, from the records on disk. The run may still be running."""
@@ -60,7 +62,7 @@ def _without_steps(run: Run) -> Diagnosis:
         verdict_text="no training step was seen: " + _why_no_steps(exit_code),
         findings=(),
         unavailable={
-            "steps": "watching a process needs torch, Python 3.11 or later, and an unchanged PYTHONPATH",
+            "steps": _why_no_steps(exit_code) if exit_code else _NEEDED,
             **missing_gauges(run),
         },
         memory={},

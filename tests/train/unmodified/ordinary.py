@@ -75,6 +75,43 @@ def outputs_changed_in_place():
     return fit(mlp(), loss, (X, Y))
 
 
+class Residual(nn.Module):
+    """Blocks that return views, which the model changes in place."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.kind, self.inner = kind, nn.Linear(12, 12) if kind == "linear" else nn.LayerNorm(12)
+        self.scale = nn.Parameter(torch.ones(12) / 2)
+
+    def forward(self, rows):
+        found = rows.tanh() * self.scale if self.kind == "scale" else self.inner(rows)
+        return found[:, :]
+
+
+class Residuals(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.blocks, self.last = nn.ModuleList(Residual(kind) for _ in range(3)), nn.Linear(12, 3)
+
+    def forward(self, rows):
+        for block in self.blocks:
+            more = block(rows)
+            more += rows
+            rows = more
+        return self.last(rows)
+
+
+def residuals(kind):
+    def program():
+        torch.manual_seed(0)
+        return fit(Residuals(kind), cross, (X, Y))
+
+    return program
+
+
+CASES.update({f"views_of_{kind}_changed_in_place": residuals(kind) for kind in ("linear", "norm", "scale")})
+
+
 @case
 def read_again_from_safetensors():
     from safetensors.torch import load_model, save_model

@@ -222,7 +222,7 @@ def _remedy(remedy: Remedy) -> str:
 def _reasons(diagnosis: Diagnosis) -> list[Line]:
     """Return the lines on why there is no verdict; empty if no reason is known."""
     why = diagnosis.unavailable.get("steps")
-    reasons = [*([why] if why else []), *diagnosis.problems]
+    reasons = [*([why] if why and why not in diagnosis.verdict_text else []), *diagnosis.problems]
     texts = [words.printable(reason) for reason in reasons[:MAX_EVIDENCE]]
     return [Line(label="note", text=text) for text in texts]
 

@@ -199,6 +199,9 @@ def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
     for number, block in enumerate(blocks_of(module)):
         check = functools.partial(_check_block, spread, exchange, number)
         block.register_forward_pre_hook(check, prepend=True)  # before FSDP2 gathers its weights
+        block.register_forward_hook(
+            functools.partial(_without_views, spread.torch), prepend=True
+        )  # before FSDP2's hook
     for name, weight in module.named_parameters(remove_duplicate=False):
         _now.set(before[name], weight)
         _now.drop_with(before[name])
@@ -265,6 +268,20 @@ def _check_block(spread: Spread, exchange: Any, number: int, block: Any, given: 
             f"ranks call other blocks ({_name_of(block)}) for their rows, such as experts or "
             "blocks dropped by chance, whose weights they would have to gather together; use dp in place of shard"
         )
+
+
+def _without_views(torch: Any, block: Any, given: Any, found: Any) -> Any:
+    """Return the output of a block with views copied.
+
+    FSDP2 gathers the weights again when it gets the gradient of an output. If the model changes a view in place
+    (`out += rows`), that is too late.
+    """
+
+    def plain(value: Any) -> Any:
+        is_view = isinstance(value, torch.Tensor) and value.requires_grad and value._is_view()
+        return value.clone() if is_view else value
+
+    return torch.utils._pytree.tree_map(plain, found)
 
 
 def _note_used(module: Any) -> None:
