@@ -34,6 +34,7 @@ from tests.cli.conftest import Paceline, call
         (["report", "--open"], "--json, --markdown, --html and --open need a run"),
         (["explain", "DATA001", "DATA002"], "`paceline explain` does not take the extra argument (DATA002)"),
         (["report", "--zzz"], "`paceline report --help` lists all options"),
+        (["run", "--run-id", "last", "train.py"], "--run-id last would be mistaken for the newest run"),
         (["run", "--price"], "--price needs a value; `paceline run --help`"),
         (["run", "--price", "much", "x.py"], "--price: 'much' is not a number;"),
         (["run", "--price", "-1", "x.py"], "--price: -1.0 is too small: it must be at least 0"),

@@ -133,6 +133,8 @@ def test_of_a_program_that_only_computes_changes_of_the_computation_are_measured
     "verdict, exit_code, ended, command, said",
     [
         ("too-short", 1, "exited with code 1", "paceline run 'my train.py' --lr 0.1", "correct the error"),
+        ("too-short", 3, "exited with code 3", "paceline run 'my train.py' --lr 0.1", "ended with exit code 3"),
+        ("too-short", 3, "exited with code 3: ValueError", "paceline run 'my train.py' --lr 0.1", "correct the error"),
         ("cpu-contended", 1, "exited with code 1", "paceline run 'my train.py' --lr 0.1", "correct the error"),
         ("no-steps", 1, "exited with code 1", "paceline run 'my train.py' --lr 0.1", "correct the error"),
         ("too-short", 0, "finished", "paceline run 'my train.py' --lr 0.1", "more steps"),

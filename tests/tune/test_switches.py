@@ -8,7 +8,7 @@ import pytest
 
 from paceline.core.recipe import SETTINGS
 from paceline.inprocess.settings import allocator
-from paceline.tune.trials.applied_settings import is_in_force, unapplied_settings
+from paceline.tune.trials.applied_settings import is_in_force, refused_settings, unapplied_settings
 
 TRAINS = """
 import os
@@ -126,3 +126,12 @@ def test_whether_a_recipe_had_an_effect_in_a_run(tmp_path, recipe, entry, works)
     if recipe is not None:
         (tmp_path / "recipe.toml").write_text(recipe)
     assert is_in_force(tmp_path / "recipe.toml", tmp_path) is works
+
+
+def test_a_cache_that_no_process_has_recorded_is_told_with_what_it_needs(tmp_path):
+    (tmp_path / "held").mkdir()
+    assert (
+        "set loader.num_workers = 0 as well"
+        in unapplied_settings({"loader": {"cache": True}}, tmp_path)["loader.cache"]
+    )
+    assert refused_settings({"loader": {"cache": True}}, tmp_path) == {}

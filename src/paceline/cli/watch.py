@@ -20,6 +20,7 @@ import click
 from paceline.cli.base.files import check_writable
 from paceline.cli.base.price import price_of
 from paceline.cli.base.program import Program, check_command, command_line, misplaced_option, stem_of
+from paceline.cli.base.runs import LAST
 from paceline.core.errors import EnvironmentFault, PacelineError, UsageError
 from paceline.core.layout import Layout, parse
 from paceline.core.recipe import Recipe, recipe_content
@@ -174,6 +175,8 @@ def _run_id(given: str | None) -> str | None:
             f"--run-id {given!r} is not a valid name for a run; use letters, digits, '-', '_' and '.', such as "
             f"--run-id main-1"
         )
+    if given == LAST:
+        raise UsageError(f"--run-id {LAST} would be mistaken for the newest run, which is called so; give another name")
     return given
 
 

@@ -157,7 +157,10 @@ def _corrected(diagnosis: Diagnosis, launch: Launch) -> NextStep | None:
     if (diagnosis.exit_code or 0) not in range(1, 128):
         return None
     command = f"paceline run {as_typed(launch.command)}"
-    return NextStep(text="correct the error, then run the program again", command=command)
+    if diagnosis.exit_code in (1, 2) or ":" in diagnosis.ended:  # an exception, or a usage error
+        return NextStep(text="correct the error, then run the program again", command=command)
+    why = f"the program's output says why it ended with exit code {diagnosis.exit_code}; then run it again"
+    return NextStep(text=why, command=command)
 
 
 def _repeated(diagnosis: Diagnosis, launch: Launch) -> NextStep | None:

@@ -614,6 +614,7 @@ def test_functions_that_fail_name_the_sample_and_are_skipped_where_that_is_asked
         ({"batch_size": "4"}, "batch_size is '4'; it must be a whole number"),
         ({"batch_size": 0}, "of 1 or more"),
         ({"threads": 1.5}, "threads is 1.5"),
+        ({"seed": 1.5}, "seed is 1.5"),
         ({"num_workers": 2}, "instead of num_workers= it has threads= or processes="),
         ({"drop_last": True}, 'instead of drop_last= it has ends="drop"'),
     ],

@@ -56,6 +56,19 @@ def test_picture_of_each_ending(scene: str) -> None:
     compare(f"{scene}_80", COLOUR.sub("", printed(sample.SCENES[scene](), 80, no_color=True)))
 
 
+@pytest.mark.parametrize(
+    ("reached", "said"),
+    [({"step": 1200.0, "seconds": 12.5, "samples": 9600.0}, "at step 1,200, after 12.5 s"), (None, "was not reached")],
+)
+def test_a_target_loss_is_told(reached: dict[str, float] | None, said: str) -> None:
+    diagnosis = sample.SCENES["healthy"]()
+    assert diagnosis.loss is not None
+    curve = replace(diagnosis.loss, target=0.25, target_reached=reached)
+    found = " ".join(printed(replace(diagnosis, loss=curve), no_color=True).split())
+    assert "target of 0.25" in found
+    assert said in found
+
+
 @pytest.mark.parametrize("width", [60, 80, 100])
 def test_picture_with_colour(width: int) -> None:
     compare(f"data_bound_{width}_colour", printed(sample.diagnosis(), width, color_system="truecolor"))
@@ -71,7 +84,7 @@ def test_short_and_within_the_width(scene: str, width: int) -> None:
     lines = COLOUR.sub("", printed(sample.SCENES[scene](), width)).strip("\n").splitlines()
     copied = ("  report", "  next")
     assert [line for line in lines if len(line) > width and not line.startswith(copied) and scene != "hostile"] == []
-    assert width < 100 or scene == "hostile" or len([line for line in lines if line]) <= 14
+    assert width < 100 or scene == "hostile" or len([line for line in lines if line]) <= 15  # one for the target loss
 
 
 @pytest.mark.parametrize("terminal", [True, False])

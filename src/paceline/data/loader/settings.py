@@ -27,6 +27,7 @@ _OF_TORCH = {
     "worker_init_fn": "seed=, which seeds each sample",
 }
 _LEAST = {
+    "seed": 0,
     "max_tokens": 1,
     "window": 1,
     "lanes": 1,

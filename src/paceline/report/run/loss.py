@@ -47,13 +47,19 @@ def _summary(curve: LossCurve) -> str:
         parts.append(f"{ends}, {_averaged(curve)}.")
     if curve.first_bad_step is not None:
         parts.append(f"The loss is NaN or infinite from step {curve.first_bad_step:,} on.")
-    reached = curve.target_reached
-    if curve.target is not None and reached:
-        when = f"at step {reached['step']:,.0f}, after {units.seconds(reached['seconds'])}"
-        parts.append(f"The target of {curve.target:g} was reached {when}.")
-    elif curve.target is not None:
-        parts.append(f"The target of {curve.target:g} was not reached.")
+    if curve.target is not None:
+        parts.append(f"The {of_target(curve)}.")
     return " ".join(parts)
+
+
+def of_target(curve: LossCurve) -> str:
+    """Return when the loss reached its target, as text; empty without a target."""
+    if curve.target is None:
+        return ""
+    if not curve.target_reached:
+        return f"target of {curve.target:g} was not reached"
+    step, seconds = curve.target_reached["step"], curve.target_reached["seconds"]
+    return f"target of {curve.target:g} was reached at step {step:,.0f}, after {units.seconds(seconds)}"
 
 
 def _averaged(curve: LossCurve) -> str:

@@ -22,6 +22,7 @@ from paceline.explain.next_step import NextStep
 from paceline.report import words
 from paceline.report.console import encodable
 from paceline.report.phases import PhaseStyle, shown
+from paceline.report.run.loss import of_target
 
 PREFIX = "paceline: "
 MAX_EVIDENCE = 2
@@ -183,6 +184,8 @@ def _lines(diagnosis: Diagnosis, report_path: str, following: NextStep | None) -
         lines.append(Line(label="ranks", text=spread))
     if diagnosis.cost is not None:
         lines.append(Line(label="cost", text=_cost(diagnosis.cost)))
+    if diagnosis.loss is not None and diagnosis.loss.target is not None:
+        lines.append(Line(label="loss", text=of_target(diagnosis.loss)))
     if report_path:
         lines.append(Line(label="report", text=words.printable(report_path), copied=True))
     return [*lines, *_next(following)]

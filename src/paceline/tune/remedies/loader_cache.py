@@ -20,9 +20,9 @@ so it may modify them.
 ## Safety class
 
 The safety class is exact. To check that samples do not change, Paceline loads the first samples twice. Later it loads
-some cached samples again and compares them: 1 of 64 in the second epoch, twice as many in each later epoch, up to 1 of
-8. It also compares the attributes of the dataset when an epoch begins and after 1, 2, 4, 8 and so on cached samples. If
-anything differs, Paceline forgets all cached samples and stops caching.
+some cached samples again and compares them: 1 of 64, and at least 32 samples, in the second epoch, and twice as many in
+each later epoch, up to 1 of 8. It also compares the attributes of the dataset when an epoch begins and after 1, 2, 4, 8
+and so on cached samples. If anything differs, Paceline forgets all cached samples and stops caching.
 
 ## What it sets
 

@@ -15,13 +15,15 @@ from paceline.tune.trials.blocks import TrialFailed
 # without workers, these settings have no effect
 _WITH_WORKERS = ("loader.persistent_workers", "loader.prefetch_factor")
 NOTHING = "nothing in the program uses this setting"
+# The reason for a setting that no process has recorded, if it needs another one beside it.
+_UNRECORDED = {"loader.cache": "no loader without workers reads training samples; set loader.num_workers = 0 as well"}
 
 
 def unapplied_settings(recipe: Recipe, folder: Path) -> Mapping[str, str]:
     """Return the settings of a recipe that were not applied in a run, with the reasons."""
     held, reasons = _confirmations(folder)
     wanted = [key for key in setting_keys(recipe) if key not in held and key not in _WITH_WORKERS]
-    return {key: reasons.get(key, NOTHING) for key in wanted}
+    return {key: reasons.get(key, _UNRECORDED.get(key, NOTHING)) for key in wanted}
 
 
 def is_in_force(recipe_file: Path, folder: Path) -> bool:
@@ -44,7 +46,8 @@ def refused_settings(recipe: Recipe, folder: Path) -> Mapping[str, str]:
 
     A setting without a record is left out, because it can still be applied later in the run.
     """
-    return {key: why for key, why in unapplied_settings(recipe, folder).items() if why != NOTHING}
+    unrecorded = (NOTHING, *_UNRECORDED.values())
+    return {key: why for key, why in unapplied_settings(recipe, folder).items() if why not in unrecorded}
 
 
 def require_applied(lost: Mapping[str, str]) -> None:
