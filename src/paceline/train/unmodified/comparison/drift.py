@@ -187,7 +187,8 @@ class Drift:
         self._spread.refuse(
             f"after {self._steps if step is None else step} optimizer steps, {what} is not the same on rank {rank} as "
             f"on rank {other}; the program uses something that differs between processes, such as unseeded random "
-            "numbers, the time, or settings from another program; make it the same on all ranks"
+            "numbers, the time, the order of objects in a set, or settings of another program; make it the same on all "
+            "ranks"
         )
 
     def _send(self, optimizer: Any) -> None:
