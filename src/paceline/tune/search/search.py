@@ -165,8 +165,8 @@ class Search:
         self._report("comparing what was kept with the unchanged program once more")
         progress = math.prod(candidate.progress for candidate in self._chosen)
         spec = ComparisonSpec(before=BASELINE, after=self.best, warmup_steps=warmup_steps, progress=progress)
-        ends, left_s = time.monotonic() + self._budget.confirmation_s, max(0.0, self._left_s())
-        found = self._runner.compare(spec, Deadline(usual=ends, promising=ends + left_s, large=ends + left_s))
+        times = self._budget.confirmation_s, max(0.0, self._left_s())
+        found = _compared_again(self._runner, spec, times, max(trial.rounds for trial in self._kept))
         return found if is_unconfirmed(found, self._gain(found)) or has_bounds(self._gain(found)) else None
 
     def _withdraw(self, comparison: ComparisonResult) -> str:
@@ -417,3 +417,26 @@ def _with_result(measured: Trial, checks: Sequence[Check], seconds: float) -> Tr
     if against:
         return replace(measured, status="unsafe", reason=against[0].text, checks=checks, seconds=seconds)
     return replace(measured, status="kept", checks=checks, seconds=seconds)
+
+
+def _compared_again(
+    runner: TrialRunner, spec: ComparisonSpec, times: tuple[float, float], rounds: int
+) -> ComparisonResult:
+    """Compare two recipes once more.
+
+    Args:
+        runner: Runs the trials.
+        spec: The two recipes.
+        times: Seconds for the comparison, and more seconds that it may take while the result is not certain.
+        rounds: The number of rounds that the trial of a change had; this comparison has at most as many.
+    """
+    usual, more = times
+    ends = time.monotonic() + usual
+    deadline = Deadline(usual=ends, promising=ends + more, large=ends + more)
+    found = runner.compare(spec, deadline)
+    while found.verdict == "undecided" and len(found.rounds) < rounds and time.monotonic() < deadline.promising:
+        try:
+            found = runner.compare(spec, deadline, found.rounds)
+        except NotMeasured:  # no time was left for a pair of blocks
+            break
+    return found
