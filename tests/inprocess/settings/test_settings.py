@@ -128,6 +128,21 @@ def test_samples_of_a_part_of_a_dataset_are_kept_where_they_are_fetched_one_by_o
     assert ("several samples at a time" in changed.refused.get("loader.cache", "")) is not kept
 
 
+@pytest.mark.parametrize("held, cached", [(False, False), (True, True)], ids=["dropped", "held by the program"])
+def test_a_dataset_for_each_epoch_is_not_cached(ran, held, cached):
+    """No cached sample would be read again, and old datasets would stay in memory."""
+    source = shuffled(0).replace("range(3)", "range(4)")
+    held_by = "every.append(loader.dataset); " if held else ""
+    source = source.replace(
+        "for x, y in loader:",
+        f"loader = DataLoader(Numbers(), 4, shuffle=True); {held_by}x = 0\n        for x, y in loader:",
+    )
+    source = source.replace("import torch", "import torch; every = []", 1)
+    bare, changed = ran(source), ran(source, {"loader": {"cache": True}})
+    assert bare.code == 0 and (changed.code, changed.out) == (0, bare.out), changed.err
+    assert ("a new dataset for each epoch" in changed.refused.get("loader.cache", "")) is not cached
+
+
 def test_samples_that_are_others_in_a_later_epoch_are_kept_no_more(ran):
     """What is made twice at first is the same: the dataset is told of each epoch, or finds out by itself."""
     source = shuffled(0).replace(

@@ -12,8 +12,9 @@ from __future__ import annotations
 import copy
 import functools
 import os
+import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from paceline.hardware.host import available_bytes
@@ -25,6 +26,8 @@ from paceline.inprocess.settings.digest import digest
 from paceline.inprocess.settings.seeds import save_states
 from paceline.inprocess.settings.threads import beside_training
 
+_NEW_DATASETS = 2  # datasets of the same type and length that the program has dropped after one epoch
+_OWN_REFERENCES = 2  # to a dataset: the attribute of its cache, and the argument of `sys.getrefcount`
 _CHECKED = 3  # samples that are loaded twice before the dataset is trusted
 _SECOND_EPOCH, _MOST = 1 / 64, 1 / 8  # share of the cached samples to load again; doubles in each epoch
 _FEWEST = 32  # least number of these samples, within the largest share
@@ -37,21 +40,50 @@ def patch(torch: Any) -> None:
 
     fetcher = module._MapDatasetFetcher
     original = fetcher.fetch
-    kept: dict[int, _CachedSamples] = {}
-    room = _Room()
+    caches = _Caches(torch)
 
     @functools.wraps(original)
     def fetch(self: Any, index: Any) -> Any:
         own = self.auto_collation and torch.utils.data.get_worker_info() is None
-        if own and not isinstance(self.dataset, _Lent):
-            samples = kept.setdefault(id(self.dataset), _CachedSamples(torch, self.dataset, room))
-            if samples.usable:
-                samples.begin_epoch()  # each epoch has its own fetcher
-                copies = self.collate_fn is not torch.utils.data.default_collate
-                self.dataset = _Lent(samples, copies)  # the fetcher reads from this wrapper, which is timed as before
+        samples = caches.of(self.dataset) if own and not isinstance(self.dataset, _Lent) else None
+        if samples is not None and samples.usable:
+            samples.begin_epoch()  # each epoch has its own fetcher
+            copies = self.collate_fn is not torch.utils.data.default_collate
+            self.dataset = _Lent(samples, copies)  # the fetcher reads from this wrapper, which is timed as before
         return original(self, index)
 
     hooks.install(fetcher, "fetch", fetch)
+
+
+class _Caches:
+    """The cached samples of all datasets of this process."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch, self._room = torch, _Room()
+        self._caches: dict[int, _CachedSamples] = {}  # by the id of the dataset, which is kept alive
+        self._left_out: set[tuple[type, int | None]] = set()  # type and length of datasets that are made in each epoch
+
+    def of(self, dataset: Any) -> _CachedSamples | None:
+        """Return the cached samples of a dataset; None if the program makes a new dataset for each epoch.
+
+        No cached sample is then read again, and the cache would only keep old datasets in memory.
+        """
+        kind = _kind(dataset)
+        if kind in self._left_out:
+            return None
+        if id(dataset) not in self._caches:
+            alike = {key: one for key, one in self._caches.items() if one.kind == kind and one.is_dropped}
+            if len(alike) >= _NEW_DATASETS:
+                self._leave_out(kind, alike)
+                return None
+            self._caches[id(dataset)] = _CachedSamples(self._torch, dataset, self._room)
+        return self._caches[id(dataset)]
+
+    def _leave_out(self, kind: tuple[type, int | None], alike: Mapping[int, _CachedSamples]) -> None:
+        self._left_out.add(kind)
+        for key, one in alike.items():
+            one.give_up("the program makes a new dataset for each epoch; make it once, before the first epoch")
+            del self._caches[key]
 
 
 class _Room:
@@ -102,6 +134,16 @@ class _CachedSamples:
         if not self.usable:
             confirmation.refused("loader.cache", "the dataset returns several samples at a time (__getitems__)")
 
+    @property
+    def kind(self) -> tuple[type, int | None]:
+        """The type and the length of the dataset."""
+        return _kind(self._dataset)
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the program no longer refers to the dataset after one epoch."""
+        return self._epochs == 1 and sys.getrefcount(self._dataset) <= _OWN_REFERENCES
+
     def begin_epoch(self) -> None:
         """Compare the dataset's state, and set the share of samples to check in this epoch."""
         self._epochs, self._taken = self._epochs + 1, 0
@@ -134,7 +176,7 @@ class _CachedSamples:
             return False
         names = changed(self._state, state_of(self._dataset), self._volatile)
         if names:
-            self._give_up(f"the program changes {in_words(names)} of {type(self._dataset).__name__}")
+            self.give_up(f"the program changes {in_words(names)} of {type(self._dataset).__name__}")
         return not names
 
     def _made(self, key: Any, index: Any, copied: Callable[[Any], Any]) -> Any:
@@ -159,13 +201,14 @@ class _CachedSamples:
         self._to_check -= 1
         if not same:
             when = "from epoch to epoch" if self._trusted else "each time it is loaded"
-            self._give_up(f"a sample changes {when}")
+            self.give_up(f"a sample changes {when}")
         elif not self._trusted and self._to_check <= 0:
             self._trusted = True
             confirmation.took("loader.cache", f"samples of {type(self._dataset).__name__} are cached in memory")
         return same
 
-    def _give_up(self, why: str) -> None:
+    def give_up(self, why: str) -> None:
+        """Drop all samples, and stop caching this dataset."""
         self.usable = False
         self._samples.clear()
         (confirmation.gave_up if self._trusted else confirmation.refused)("loader.cache", why)
@@ -189,6 +232,10 @@ def _fetches_many(torch: Any, dataset: Any) -> bool:
     if isinstance(dataset, part) and (kind.__getitem__, kind.__getitems__) == (part.__getitem__, part.__getitems__):
         return _fetches_many(torch, dataset.dataset)
     return hasattr(dataset, "__getitems__")
+
+
+def _kind(dataset: Any) -> tuple[type, int | None]:
+    return type(dataset), len(dataset) if hasattr(dataset, "__len__") else None
 
 
 def _itself(sample: Any) -> Any:
