@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
-from tests.train.launching import on_ranks
+from tests.train.launching import results_of
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.overrides import TorchFunctionMode
@@ -259,12 +257,7 @@ torch.distributed.destroy_process_group()
 
 @pytest.fixture(scope="module")
 def on_two(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("arithmetic")
-    program, result = folder / "program.py", folder / "result.json"
-    program.write_text(ON_RANKS)
-    ran = on_ranks(2, program, result)
-    assert result.exists(), ran.stderr[:4000]
-    return json.loads(result.read_text())
+    return results_of(ON_RANKS, 2, tmp_path_factory.mktemp("arithmetic"), timeout_s=240)
 
 
 def test_a_pipeline_trains_batches_of_several_shapes(on_two):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
-from tests.train.launching import on_ranks
+from tests.train.launching import results_of
 from torch import nn
 
 from paceline.core.errors import UsageError
@@ -169,12 +167,7 @@ torch.distributed.destroy_process_group()
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("evaluation")
-    program, result = folder / "program.py", folder / "result.json"
-    program.write_text(PROGRAM)
-    ran = on_ranks(2, program, result, timeout_s=150)
-    assert result.exists(), ran.stderr[-4000:]
-    return json.loads(result.read_text())
+    return results_of(PROGRAM, 2, tmp_path_factory.mktemp("evaluation"), timeout_s=150)
 
 
 @pytest.mark.parametrize("layout", ["dp=2", "shard=2", "tp=2", "pp=2", "cp=2"])
@@ -221,7 +214,7 @@ def test_calling_the_layers_of_one_rank_is_refused(found):
 
 
 def test_gradients_of_some_layers_are_not_clipped_by_their_own_norm(found):
-    """With pp; the gradients of other models are."""
+    """torch's function clips no gradients of a model with pp; it still clips those of other models."""
     norm, said = found["clipped"]
     assert norm == pytest.approx(6**0.5)
     assert "set optimizer.clip_norm" in said

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from tests.train.launching import ROOT, on_ranks
+from tests.train.launching import ROOT, on_ranks, results_of
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
@@ -104,12 +104,7 @@ def test_ordinary_models_train(cases):
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("untouched")
-    program, result = folder / "program.py", folder / "result.json"
-    program.write_text(UNTOUCHED)
-    ran = on_ranks(2, program, result, timeout_s=120)
-    assert result.exists(), ran.stderr[-4000:]
-    return json.loads(result.read_text())
+    return results_of(UNTOUCHED, 2, tmp_path_factory.mktemp("untouched"), timeout_s=120)
 
 
 def test_training_is_the_same_with_and_without_it(untouched):

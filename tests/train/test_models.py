@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from tests.train.launching import on_ranks
+from tests.train.launching import results_of
 
 PROGRAM = """
 import json, sys
@@ -146,12 +144,7 @@ torch.distributed.destroy_process_group()
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("models")
-    program, result = folder / "program.py", folder / "result.json"
-    program.write_text(PROGRAM)
-    ran = on_ranks(2, program, result)
-    assert result.exists(), ran.stderr[:4000]
-    return json.loads(result.read_text())
+    return results_of(PROGRAM, 2, tmp_path_factory.mktemp("models"), timeout_s=240)
 
 
 @pytest.mark.parametrize("layout", ["dp=2", "shard=2"])

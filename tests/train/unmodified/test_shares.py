@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from paceline.train.unmodified import rows, shares
+from paceline.train.unmodified import call, shares
 
 DEALT = {"rows": [4, 4], "targets": [9, 3], "targets but the first": [5, 1]}
 
 
 @pytest.mark.parametrize(("count", "ranks"), [(8, 2), (7, 2), (7, 3), (3, 3), (11, 4)])
 def test_each_row_is_dealt_out_once_and_evenly(count, ranks):
-    bounds = [rows.bounds(count, ranks, rank) for rank in range(ranks)]
+    bounds = [call.bounds(count, ranks, rank) for rank in range(ranks)]
     assert [row for low, high in bounds for row in range(low, high)] == list(range(count))
-    dealt = rows.sizes(count, ranks)
+    dealt = call.sizes(count, ranks)
     assert sum(dealt) == count and max(dealt) - min(dealt) <= 1
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from paceline.train.unmodified import shares
-from paceline.train.unmodified.rows import bounds, sizes
 from paceline.train.unmodified.state import Spread
 
 
@@ -120,7 +119,7 @@ class Call:
 
 
 def _weighing(torch: Any, leaf: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what of an input may weigh a loss: the name, and a tensor to be summed."""
+    """Yield the names and tensors of an input whose sums may be the weight of a loss."""
     if leaf.is_complex() or leaf.layout != torch.strided:
         return
     whole = leaf.dtype in (torch.int64, torch.int32, torch.uint8)
@@ -149,3 +148,28 @@ def is_plain(torch: Any, leaf: Any) -> bool:
     """Return whether an input is a tensor, a plain value or a callable; other objects could contain rows."""
     plain = (torch.Tensor, type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device)
     return isinstance(leaf, plain) or callable(leaf)
+
+
+# ------------------------------------------------------------------------------------------------ rows of the ranks
+# Rank p of n has the rows from p B / n up to (p + 1) B / n, rounded down, of a batch of B rows.
+
+
+def bounds(rows: int, ranks: int, rank: int) -> tuple[int, int]:
+    """Return the rows of a rank as a half-open range: the first row and the end."""
+    return rank * rows // ranks, (rank + 1) * rows // ranks
+
+
+def sizes(rows: int, ranks: int) -> list[int]:
+    """Return the number of rows of each rank; the numbers differ by at most one."""
+    return [bounds(rows, ranks, rank)[1] - bounds(rows, ranks, rank)[0] for rank in range(ranks)]
+
+
+def times(parts: Sequence[int], own: int, found: int) -> int | None:
+    """Return how many rows of an output belong to one row of the input, or None if that is no whole number.
+
+    Args:
+        parts: The number of rows of each rank.
+        own: The number of input rows on this rank.
+        found: The size of the output's first dimension.
+    """
+    return found // own if own and found and found % own == 0 else None

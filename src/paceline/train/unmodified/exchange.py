@@ -22,8 +22,7 @@ from typing import Any
 from paceline.inprocess.other_threads import StackEntry, stack_of
 from paceline.train.ranks.world import devices_differ
 from paceline.train.unmodified.account import TAG_BYTES, Account, tags_of, with_tag
-from paceline.train.unmodified.call import digest
-from paceline.train.unmodified.rows import bounds, sizes
+from paceline.train.unmodified.call import bounds, digest, sizes
 from paceline.train.unmodified.state import Spread, is_own_file, plain_settings
 
 _MOST_BYTES_WITH_TAG = 1 << 20

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.train.unmodified import shares
-from paceline.train.unmodified.call import Call
+from paceline.train.unmodified.call import Call, sizes, times
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.later import Later
-from paceline.train.unmodified.rows import sizes, times
 from paceline.train.unmodified.snapshot import Place
 
 OWN, ROWS = "own", "rows joined"

@@ -18,9 +18,9 @@ from typing import Any
 from paceline.data.batches.own_generators import own_generators
 from paceline.inprocess import hooks, import_hook
 from paceline.train.unmodified import draws
+from paceline.train.unmodified.call import bounds, sizes
 from paceline.train.unmodified.comparison import datasets
 from paceline.train.unmodified.exchange import Exchange
-from paceline.train.unmodified.rows import bounds, sizes
 from paceline.train.unmodified.state import Spread
 
 

@@ -17,14 +17,13 @@ from weakref import WeakKeyDictionary
 
 from paceline.inprocess import hooks
 from paceline.train.unmodified import draws, gradients
-from paceline.train.unmodified.call import Call, digest, rows_of
+from paceline.train.unmodified.call import Call, digest, rows_of, sizes
 from paceline.train.unmodified.comparison import drift
 from paceline.train.unmodified.comparison.ways import Ways
 from paceline.train.unmodified.comparison.whole_and_parts import compare
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.joins import Way, together, weighs_nothing
 from paceline.train.unmodified.later import resolved
-from paceline.train.unmodified.rows import sizes
 from paceline.train.unmodified.state import Spread, plain_settings
 from paceline.train.unmodified.weights import copies, shards
 

@@ -18,7 +18,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -54,7 +53,7 @@ def run(wanted: Mapping[str, Any], command: Sequence[str]) -> int:
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
     ranks: list[subprocess.Popen[bytes]] = []
     try:
-        shared = {**wanted, "folder": str(folder), "port": _free_port(), "seed": secrets.randbits(48)}
+        shared = {**wanted, "folder": str(folder), "seed": secrets.randbits(48)}
         shared["since_s"] = time.time()
         shared["devices"] = os.environ.get("CUDA_VISIBLE_DEVICES")
         for rank in range(int(wanted["ranks"])):
@@ -174,12 +173,6 @@ def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
 
 def _said(folder: Path, rank: int) -> Path:
     return folder / f"said-{rank}"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def main() -> None:

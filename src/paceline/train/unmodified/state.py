@@ -41,7 +41,7 @@ class Spread:
         self.torch = torch
         self.layout: Layout = parse(place["layout"])
         self.rank, self.ranks = int(place["rank"]), int(place["ranks"])
-        self.folder, self.seed, self.port = str(place["folder"]), int(place["seed"]), int(place["port"])
+        self.folder, self.seed = str(place["folder"]), int(place["seed"])
         self.devices: str | None = place["devices"]  # CUDA_VISIBLE_DEVICES of the launcher
         self.off = self.nested = self.split = self.last_split = False
         self.refused = self.failed = False

@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.train.unmodified import shares
-from paceline.train.unmodified.call import Call, is_plain
+from paceline.train.unmodified.call import Call, is_plain, sizes, times
 from paceline.train.unmodified.comparison import replay, trial_call
 from paceline.train.unmodified.comparison.tolerance import Tolerance
 from paceline.train.unmodified.comparison.trial_call import Trial, TrialCalls
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.joins import OWN, ROWS, Way, weighs_nothing
-from paceline.train.unmodified.rows import sizes, times
 from paceline.train.unmodified.snapshot import values_differ
 from paceline.train.unmodified.weights import shards
 
