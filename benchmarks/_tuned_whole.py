@@ -1,4 +1,4 @@
-"""Search with `paceline tune` on a GPU, and time whole runs of the program with and without what was kept."""
+"""Search with `paceline tune` on a GPU, and time whole runs of the program with and without the recipe."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def paceline(place: str, *arguments: str) -> Any:
 
 
 def seconds(done: Any) -> float | None:
-    """Return what the program itself measured, without its start."""
+    """Return the training time that the program itself measured, or None."""
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     return json.loads(lines[-1])["seconds"] if lines else None
 

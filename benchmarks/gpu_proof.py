@@ -1,4 +1,4 @@
-"""Does on a GPU hold what is claimed of GPUs? One command, at most fifteen minutes, no network, one JSON.
+"""Check the claims about GPUs on a real GPU: one command, at most fifteen minutes, no network, one JSON.
 
     python benchmarks/gpu_proof.py [--out FOLDER] [--only NAME,NAME] [--checks FOLDER]
     python benchmarks/gpu_proof.py --judge FILE

@@ -1,4 +1,4 @@
-"""Does the engine train on one GPU as a loop by hand does, in fp32, bf16 and compiled, and as fast?"""
+"""Compare losses and speed of the engine on one GPU with a hand-written loop, in fp32, bf16 and compiled."""
 
 from __future__ import annotations
 

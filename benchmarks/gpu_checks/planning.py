@@ -1,4 +1,4 @@
-"""Are the memory and the step time that `plan` predicts for this card what a program takes? Within what it promises."""
+"""Compare the memory and the step time that `plan` predicts for this GPU with measurements."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check() -> dict[str, Any]:
 
 
 def planned(card: str, arguments: tuple[str, ...]) -> dict[str, Any]:
-    """Return what is predicted of the program without recomputation, or {"error": ...}."""
+    """Return the prediction for the program without recomputation, or {"error": ...}."""
     batch = arguments[arguments.index("--batch") + 1]
     with tempfile.TemporaryDirectory() as place:
         command = [sys.executable, "-m", "paceline", "plan", "--gpus", f"1x{card}", "--eager", "--layout", "dp=1"]

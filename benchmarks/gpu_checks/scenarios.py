@@ -1,4 +1,4 @@
-"""Do the scenarios of emulated devices hold on a real one? Those for one device: outputs, ends, leaks and forks."""
+"""Run the scenarios for one emulated device on a real GPU: outputs, ends, leaks and forks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import gpu_emulated
 from _table import SCENARIOS, Scenario
 
 LIMIT_S = 200
-LAST_S = 60  # that a scenario may take
-EMULATED = ("engine: torch cannot compile",)  # what only an emulated device does
+LAST_S = 60  # longest time of a scenario
+EMULATED = ("engine: torch cannot compile",)  # messages that only an emulated device causes
 SEVERAL = ("second", "current", "both", "split")  # words of programs that use two devices
 
 
@@ -54,7 +54,7 @@ def for_one_device(name: str, scenario: Scenario) -> bool:
 
 
 def played(device: Any, scenario: Scenario, until: float) -> list[str] | tuple[str]:
-    """Return the faults of a scenario, or why it was not played."""
+    """Return the faults of a scenario, or the reason why it was not run."""
     if time.monotonic() > until:
         return ("no time was left",)
     missing = gpu_emulated.lacking(device, scenario)

@@ -1,4 +1,4 @@
-"""Are programs of Hugging Face, Lightning and Accelerate, and compiled ones, watched on a GPU and left as they are?"""
+"""Watch programs of Hugging Face, Lightning and Accelerate, and compiled ones, on a GPU, and compare their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does `tune` give a slow data set worker processes, and is a whole run as much faster as it says?"""
+"""Check that `tune` gives a slow data set worker processes, and that its predicted gain of a whole run is right."""
 
 from __future__ import annotations
 

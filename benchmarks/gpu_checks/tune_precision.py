@@ -1,4 +1,4 @@
-"""Does `tune` find a faster format for products in fp32, and is a whole run as much faster as it says?"""
+"""Check that `tune` finds a faster format for products in fp32, and that its predicted gain of a whole run is right."""
 
 from __future__ import annotations
 

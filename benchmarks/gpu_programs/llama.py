@@ -1,4 +1,4 @@
-"""Hugging Face's Llama, made from its configuration, on random tokens; it tells what a step took, and memory."""
+"""Hugging Face's Llama, made from its configuration, on random tokens; prints the step time and the memory."""
 
 from __future__ import annotations
 

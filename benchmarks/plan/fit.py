@@ -142,7 +142,7 @@ def line(name: str, timed: int, *shares: float | None) -> str:
 
 
 def spreads(found: list[tuple[PublishedRow, float | None, float | None]]) -> tuple[dict[str, float], float]:
-    """By regime what four in five errors of time stay below, and the standard deviation of those of memory.
+    """The 80th percentile of time errors, and the standard deviation of memory errors, of each regime.
 
     Fewer than `FEW` rows are often of one program on one card: for others, no less than `LEAST_OF_FEW` is claimed.
     Rows of programs whose bytes were counted have no part in the latter: it would be too small for all others.

@@ -1,4 +1,4 @@
-"""The programs of the proof, small and on a CPU: they run, and what they record can be judged."""
+"""The programs of the GPU proof run on a CPU at a small size, and their records pass the checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs on a GPU that are written by hand; the numbers are made up, plausible for an H200."""
+"""Made-up records of runs on a GPU, with numbers that are plausible for an H200."""
 
 from __future__ import annotations
 

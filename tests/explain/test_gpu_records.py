@@ -12,7 +12,7 @@ sys.path.insert(0, str(BENCHMARKS))
 from _watched import judge_record  # noqa: E402
 
 ABOUT_COMPUTING = {"COMP001", "COMP002", "COMP003", "COMP004", "COMP005", "COMP006", "COMP007"}
-MAY_SAY = {  # what else is true of a program
+MAY_SAY = {  # findings that are also true of a program
     "healthy": {"COMP001"},
     "launch_bound": {"COMP002", "COMP007"},
     "sync_stall": {"COMP003", "COMP004"},

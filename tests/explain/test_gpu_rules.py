@@ -1,4 +1,4 @@
-"""Each finding about a GPU on both sides of what decides it. All readings are written by hand."""
+"""Each finding about a GPU, just below and just above its threshold, with made-up readings."""
 
 from __future__ import annotations
 

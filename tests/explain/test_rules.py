@@ -467,7 +467,7 @@ def test_host004_of_a_loader_in_a_thread_proposes_workers(tmp_path):
 
 @pytest.mark.parametrize("host, there", [(6, False), (0, True)])
 def test_few_stack_samples_between_steps_count_too(tmp_path, host, there):
-    """Without any, the time before a forward pass without a loader is taken for the making of its input."""
+    """Without stack samples, time before a forward pass counts as time to make its input."""
     counted = [{"slot": "gap", "side": "host", "count": host}]
     findings = of_rows(tmp_path, plain(60, gap=20, fetches=0), summary={"samples": counted})
     shares = {code: findings[code].time_share if code in findings else 0.0 for code in ("DATA001", "RUN006")}
@@ -867,7 +867,7 @@ def test_run004_is_not_said_of_steps_on_more_samples(tmp_path):
 
 @pytest.mark.parametrize("passes, there", [(10, True), (1, False)])
 def test_run004_is_said_of_more_passes_over_samples_in_every_nth_step(tmp_path, passes, there):
-    """A penalty takes more passes; a step with one pass over more samples is a larger batch."""
+    """A penalty adds passes to a step; one pass over more samples is a larger batch."""
     rows = shapes(60)
     for row in rows:
         row["samples"], row["micro_steps"] = (80.0, passes) if row["backward"] == 60 else (8.0, 1)

@@ -107,7 +107,7 @@ class ListedToo(Listed):
 
 
 def test_objects_are_listed_while_another_thread_builds_tuples():
-    """A thread that finishes a tuple which someone else refers to gets a SystemError."""
+    """A thread that is building a tuple gets a SystemError if another thread refers to the tuple."""
     kept, junk, failed, stop = [Listed(), ListedToo()], [[n] for n in range(50_000)], [], threading.Event()
 
     def build():

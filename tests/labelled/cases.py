@@ -182,7 +182,7 @@ def remedies(report: Mapping[str, Any]) -> dict[str, list[str]]:
 
 
 def called_exact(report: Mapping[str, Any]) -> set[str]:
-    """Ids of the remedies that are proposed as exact, but for one worker in place of none, which always is."""
+    """Ids of the exact remedies, without `loader.workers` for one worker, which is always exact."""
     proposed = [remedy for finding in report["findings"] for remedy in finding["remedies"]]
     return {r["id"] for r in proposed if r.get("safety") == "exact" and "(num_workers=1)" not in r["change"]}
 

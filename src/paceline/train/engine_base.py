@@ -1,4 +1,4 @@
-"""What an engine does between steps: it joins the ranks, evaluates, and saves and loads checkpoints."""
+"""The operations of an engine outside of steps: joining the ranks, evaluation, and checkpoints."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from paceline.train.recipe import Recipe, of
 
 
 class EngineBase:
-    """What an engine does between steps; `Engine` adds the steps."""
+    """Base class of `Engine` with the operations outside of steps."""
 
     def __init__(self, recipe: Recipe | Mapping[str, Any] | Namespace | str | Path | None = None) -> None:
         """Join the other ranks.

@@ -27,7 +27,7 @@ from paceline.train.ranks.world import World
 
 # Maps an output and a target to a scalar: a mean over the items that `weight` counts, or over samples.
 Measure = Callable[[Any, Any], Any]
-Weight = Callable[[Any], Any]  # maps a target to the number of items in it
+Weight = Callable[[Any], Any]  # maps a target to the number of items that a measure averages over
 _WEIGHTINGS = 2  # by `weight`, and by the number of samples
 _CHECKED_BATCHES = 3  # at least
 _RELATIVE_TOLERANCE = 1e-4  # for rounding; larger for values in bf16 or fp16

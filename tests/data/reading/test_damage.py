@@ -129,7 +129,7 @@ def test_a_crop_says_which_image_is_missing(tmp_path, on_error):
 
 
 def test_an_index_without_one_of_its_arrays_is_damaged(tmp_path):
-    """Such as after a flipped bit in the directory of the archive."""
+    """For example after a bit flip in the directory of the archive."""
     with Writer(tmp_path / "out") as writer:
         for number in range(4):
             writer.write({"i": number, "t": f"text {number}"})

@@ -1,4 +1,4 @@
-"""Values of unusual types come over unchanged, or are refused: none of them becomes Python's description of it."""
+"""Values of unusual types are converted unchanged or refused; none becomes its `repr`."""
 
 from __future__ import annotations
 

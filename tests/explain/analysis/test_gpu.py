@@ -1,4 +1,4 @@
-"""What is made of a GPU's readings. All of them are written by hand."""
+"""The analysis of GPU readings, with made-up readings."""
 
 from __future__ import annotations
 

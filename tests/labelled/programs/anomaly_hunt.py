@@ -1,4 +1,4 @@
-"""Somebody looked for a NaN last month, and `set_detect_anomaly` stayed."""
+"""A program in which `set_detect_anomaly` was left on after a search for NaN."""
 
 import argparse
 

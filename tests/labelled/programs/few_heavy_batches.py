@@ -1,4 +1,4 @@
-"""Two workers, epochs of twelve batches, and samples that take long: new workers are not what is waited for."""
+"""Two workers, epochs of twelve batches, and slow samples: training does not wait for new workers."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Every step is written to a log that must survive a power cut: each line is flushed to the disk before going on."""
+"""The program writes each step to a log, and waits until the line is on the disk (fsync)."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""Two trainings in one process, one after the other: first an autoencoder, then a classifier on its codes."""
+"""Two trainings in one process: first an autoencoder, then a classifier on its codes."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""All on a card written by hand (see written_nvml)."""
+"""All readings come from a simulated GPU (see written_nvml)."""
 
 from __future__ import annotations
 

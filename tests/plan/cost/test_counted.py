@@ -68,7 +68,7 @@ def test_replicas_keep_buffers_for_their_gradients():
 
 @pytest.mark.parametrize("how", [{"kernels": "fused"}, {"kernels": "eager"}, {"precision": "fp8"}, {"seq": 32768}])
 def test_one_gpu_without_measurements_has_the_spread_of_what_was_never_measured(how):
-    """Not that of runs on hundreds of GPUs, whose predictions are off by other errors."""
+    """The spread of runs on hundreds of GPUs does not apply, because their errors have other causes."""
     alone = case(**{**ALONE, **how})
     assert regime_of(alone) not in fitted().time_spread
     assert spread_of(alone, fitted()) == 0.5

@@ -52,7 +52,7 @@ def independent():
 
 
 def other_forward():
-    """What the program makes of its model after the training is not what was trained."""
+    """The program changes its model after the training; this is not a difference of the training."""
     model = fit(Model())
     model.forward = lambda rows: rows.sum(0)
     return model
@@ -75,7 +75,7 @@ def hooked():
 
 
 def kept_on_one_rank():
-    """Ranks collect their garbage at times of their own."""
+    """Each rank runs its garbage collector at a different time."""
     models = [fit(Model()) for _ in range(3)]
     return models if json.loads(os.environ.get("PACELINE_RANK", '{"rank": 0}'))["rank"] else models[:1]
 

@@ -1,4 +1,4 @@
-"""Every operator of torch's own tests, on a sharded tensor and on a whole one; prints those whose results differ.
+"""Apply each operator in torch's table of test samples to sharded and to whole tensors, and print different results.
 
 python operators.py WAY TYPE ...
 
@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 warnings.simplefilter("ignore")
 MOST = 2  # samples of each operator and type
-# Without defined values, of other layouts, right in several ways, refused, or acting on buffers, which are not split.
+# Operators without defined values, of other layouts, with several right results, refused ones, and those of buffers.
 LEFT_OUT = (
     "empty",
     "jiterator",
@@ -61,7 +61,7 @@ def sharded(value, over):
 
 
 def differs(one, other):
-    """All ranks compare all leaves, because a sharded leaf needs them all."""
+    """Return the first difference, or None. All ranks compare all leaves, because gathering a leaf needs all."""
     pairs = list(zip(map(plain, tree_leaves(one)), map(plain, tree_leaves(other)), strict=False))
     for found, true in pairs:
         if isinstance(true, torch.Tensor):

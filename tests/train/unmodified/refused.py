@@ -109,7 +109,7 @@ def across_rows():
 
 
 class Telling(nn.Module):
-    """Says something of the rows that it gets."""
+    """Prints a text about its rows."""
 
     def __init__(self, tell):
         super().__init__()
@@ -205,7 +205,7 @@ def other_blocks():
 
 
 def fused_sgd():
-    """torch's fused kernel leaves DTensors as they are."""
+    """The fused SGD kernel of torch does not update DTensors."""
     model = nn.Linear(6, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
     model(X).sum().backward()

@@ -991,7 +991,7 @@ def tensors_assigned_to_weights_share_their_memory():
 
 @case
 def average_put_in_place_and_taken_out_again():
-    """The values of a weight that were kept before `data` was assigned do not follow the weight any more."""
+    """Values that were kept before an assignment to `data` no longer change with the weight."""
     model, found = mlp(), []
     average = {name: weight.data.clone() for name, weight in model.named_parameters()}
     for _ in range(3):
@@ -1034,7 +1034,7 @@ def a_copy_of_a_model_gets_values_of_the_weights():
 
 @case
 def tied_weights_share_memory_in_a_kept_state():
-    """Savers look whether tensors share memory, to save tied weights once."""
+    """Libraries that write checkpoints find tied weights by their shared memory, and write them once."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(12, 12), nn.Tanh(), nn.Linear(12, 12))
     model[2].weight = model[0].weight
@@ -1049,7 +1049,7 @@ def tied_weights_share_memory_in_a_kept_state():
 
 @case
 def weights_saved_by_a_thread():
-    """The thread that saves does not wait for the ranks; what it saves is some state of the weights."""
+    """The saving thread does not wait for the ranks, so it saves the weights of an unknown step."""
     model, saved = mlp(), io.BytesIO()
     fit(model)
     kept = model.state_dict()

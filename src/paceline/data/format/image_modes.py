@@ -163,7 +163,8 @@ def palette_of(data: bytes) -> str:
 def joint_palette(one: str, other: str) -> str:
     """Return the palette of two groups of images, or `EACH` if an id stands for different colours in them.
 
-    Encoders leave the unused end of a palette away, so one palette can be the beginning of the other.
+    An encoder may omit unused colours at the end of a palette. So two palettes agree if the longer one begins with the
+    shorter one.
 
     Args:
         one: The palette of a group, such as one image; empty if it is not known.

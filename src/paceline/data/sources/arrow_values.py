@@ -191,7 +191,7 @@ def python_value(scalar: Any) -> Any:
 
 
 def _far_text(scalar: Any) -> str:
-    """Return a date, time or duration as text in the form of Python's `datetime`; times with a zone are in UTC.
+    """Return a date, time or duration as text, as Python's `datetime` formats it. A time with a time zone becomes UTC.
 
     Raises:
         OverflowError: The value is of another type.

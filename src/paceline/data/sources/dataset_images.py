@@ -73,7 +73,7 @@ def _with_all_ids(picture: Any) -> Any:
 
 
 def _check_same(picture: Any, file: io.BytesIO) -> None:
-    """Read a written image again, because Pillow converts the pixels of some modes.
+    """Read a written image again and compare its pixels, because Pillow converts some modes.
 
     Raises:
         ValueError: The pixels differ.

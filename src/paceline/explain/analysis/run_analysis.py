@@ -187,7 +187,7 @@ def waits_for_host(rank: RankAnalysis) -> bool | None:
 
 
 def operators_were_timed(rank: RankAnalysis) -> bool:
-    """Return whether the times of operators are times of computing.
+    """Return whether the recorded times of operators are compute times.
 
     On a GPU they are intervals between events, in which a GPU that waits for the host is idle.
     """

@@ -39,8 +39,8 @@ now. The lower end is no gain.
 
 ## What helps
 
-- `loader.workers`: if a loader is iterated in a thread of the program, give it worker processes, which do not use the
-  GIL of the training process.
+- `loader.workers`: if a thread of the program reads from a `DataLoader` without workers, give this `DataLoader` worker
+  processes. Each of them has a GIL of its own.
 - `host.less_often`: run the slow code less often, if training does not need it.
 """
 

@@ -354,7 +354,7 @@ def _optimizer(torch: Any, optimizer: Any) -> dict[str, Any]:
 
 
 def _small_step(torch: Any, optimizer: Any, dtype: Any) -> dict[str, Any]:
-    """Return what an optimizer does with a small matrix.
+    """Record the optimizer step of a small matrix.
 
     Returns:
         ``state_bytes``: the bytes of its state per weight. ``step``: the operators of its second step, and the number

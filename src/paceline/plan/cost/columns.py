@@ -113,7 +113,7 @@ class Columns:
     four_bits: Floats
     wide: Floats  # fp32 and tf32
     # of the program, as `CountedStep` has them; 0.0 if they were not counted
-    counted: Floats  # whether they were
+    counted: Floats  # whether kernels and bytes were counted
     forward_kernels: Floats
     backward_kernels: Floats
     forward_moved: Floats

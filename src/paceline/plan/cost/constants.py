@@ -49,7 +49,7 @@ class Constants:
     # bandwidth-bound work
     passes_eager: float  # activations moved, relative to the formula
     passes_fused: float
-    passes_counted: float  # peak bandwidth relative to the one that counted bytes are moved at
+    passes_counted: float  # peak memory bandwidth divided by the bandwidth at which counted bytes are moved
     loss_passes: float  # over the logits
     # the host
     kernel_eager_s: float  # one launch

@@ -1,11 +1,12 @@
 """Kernels and bytes of a program whose kernels are not fused, counted in the record of its step.
 
-An operator that is no view launches a kernel. An operator that is neither a matrix product nor attention is bound by
-memory: it reads its arguments once and writes its results once. Operators are told apart by the shape of their largest
-tensor: logits (tokens x vocabulary), weights (the matrices of products), and all others, which belong to the blocks.
+Each operator launches one kernel, except views. All operators except matrix products and attention are bound by
+memory: they read their arguments once and write their results once. The shape of the largest tensor shows what an
+operator works on: logits (tokens x vocabulary), weights (the matrices of products), or activations (all other shapes).
 
-What is allocated in the forward pass and is still there when the backward pass begins is saved for it. At the peak of
-the loss there are no gradients yet; at the optimizer step there are no activations any more (`cost.memory`).
+Memory that the forward pass allocates, and that is still allocated when the backward pass begins, counts as saved
+tensors. The peak at the loss has no gradients yet, and the peak at the optimizer step has no activations
+(`cost.memory`).
 """
 
 from __future__ import annotations
@@ -59,14 +60,14 @@ class CountedStep:
 
 @dataclass(frozen=True)
 class _TensorShapes:
-    """Which tensors an operator works on: logits, weights or activations, told by shapes."""
+    """The kind of the tensors that an operator works on, by their shapes: logits, weights or activations."""
 
     tokens: int
     vocab: int
     matrices: frozenset[tuple[int, ...]]
 
     def of(self, operator: Mapping[str, Any]) -> str:
-        """Return ``logits``, ``weights`` or ``blocks``."""
+        """Return the kind of a tensor: ``logits``, ``weights`` or ``blocks``."""
         shapes = list(_shapes([operator["args"], operator["kwargs"]]))
         if any(self._is_logits(shape) for shape in shapes):
             return "logits"
@@ -200,7 +201,7 @@ def _live_bytes(step: Mapping[str, Any], place: _TensorShapes) -> dict[str, floa
 
 
 def _kind(operator: Mapping[str, Any], size: int, place: _TensorShapes) -> str:
-    """Return what a result of an operator holds: ``logits``, ``weights`` or ``blocks``."""
+    """Return the kind of a result of an operator: ``logits``, ``weights`` or ``blocks``."""
     if kind_of(operator).family.startswith(_HEAVY):
         *_, last = _shapes(operator["args"])
         logits = not operator["backward"] and last[-1] == place.vocab and place.logits_in(size)

@@ -23,7 +23,7 @@ from paceline.inprocess import hooks
 from paceline.train.parallel import decoders
 from paceline.train.parallel.balance import counted, cut
 
-_MOST_SHAPES = 8  # of inputs, whose schedules are kept
+_MOST_SHAPES = 8  # largest number of input shapes whose schedules are kept
 _CLASSES = {
     "gpipe": "ScheduleGPipe",
     "1f1b": "Schedule1F1B",

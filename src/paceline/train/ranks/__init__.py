@@ -1,1 +1,1 @@
-"""What the ranks of a run share: process groups, random states, checks of equal values, and one error for all."""
+"""Cooperation of the ranks of a run: process groups, random states, checks for equal values, and errors."""

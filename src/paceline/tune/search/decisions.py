@@ -154,7 +154,7 @@ def reference_recipe(kept: Sequence[Trial]) -> tuple[Recipe, Sequence[Trial]]:
 
 
 def is_unconfirmed(comparison: ComparisonResult, gained: Interval | None) -> bool:
-    """Return whether the final comparison does not show the gain of the kept changes, such as if its interval has 1."""
+    """Return whether the final comparison fails to show the gain, for example because its interval contains 1."""
     if comparison.verdict != "undecided" or gained is None or not gained.count:
         return comparison.verdict in ("no-win", "slow")
     return gained.value < 1 or (has_bounds(gained) and gained.low <= 1)

@@ -156,7 +156,7 @@ class Search:
         return self._search()
 
     def _confirm(self) -> ComparisonResult | None:
-        """Compare all kept changes again with the unchanged program; None if nothing was kept or the time is short."""
+        """Compare the kept changes with the unchanged program again; None if there are none, or too little time."""
         if not self._kept or self._is_over():
             return None
         warmup_steps = max(candidate.warmup_steps or 0 for candidate in self._chosen)

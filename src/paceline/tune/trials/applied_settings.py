@@ -15,7 +15,7 @@ from paceline.tune.trials.blocks import TrialFailed
 # without workers, these settings have no effect
 _WITH_WORKERS = ("loader.persistent_workers", "loader.prefetch_factor")
 NOTHING = "nothing in the program uses this setting"
-# The reason for a setting that no process has recorded, if it needs another one beside it.
+# Reasons for settings that no process has recorded, where a setting needs another one.
 _UNRECORDED = {"loader.cache": "no loader without workers reads training samples; set loader.num_workers = 0 as well"}
 
 

@@ -1,4 +1,4 @@
-"""Device times from events, on a device that is played."""
+"""Device times from events, on a simulated device."""
 
 from __future__ import annotations
 

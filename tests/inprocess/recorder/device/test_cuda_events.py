@@ -1,4 +1,4 @@
-"""CUDA's events and losses through a stand-in for torch.cuda."""
+"""CUDA events and losses with a simulated torch.cuda."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A whole watched program with a torch.cuda that is played: all of our CUDA path but CUDA.
+"""A whole watched program with a simulated torch.cuda: our CUDA code without CUDA.
 
 The stand-in's events pass at once and carry a clock that the program moves on by hand, so that what the device
 is said to have taken is known to the microsecond, however busy the machine is.

@@ -1,4 +1,4 @@
-"""The recorder with a device that is played: what comes to disk."""
+"""The record of a run on a simulated device."""
 
 from __future__ import annotations
 

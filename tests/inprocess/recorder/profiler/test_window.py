@@ -1,4 +1,4 @@
-"""The profiler window, on a CPU and as it would be on a device, which is played."""
+"""The profiler window, on a CPU and on a simulated device."""
 
 from __future__ import annotations
 

@@ -361,7 +361,7 @@ def test_without_a_word_of_the_kernel_nothing_is_called_host_code(tmp_path):
     ],
 )
 def test_a_function_between_operations_is_host_code_although_its_thread_seems_to_run(tmp_path, places, side):
-    """On a busy machine a thread that waits for the lock, and is not given a core, counts as running."""
+    """On a busy machine, a thread that waits for the lock and for a core counts as running."""
 
     class Busy(Rollout):
         taken = 0
@@ -394,7 +394,7 @@ def tensor_operations(ended: threading.Event) -> None:
 
 @pytest.mark.parametrize("work, low, high", [(plain_python, 0.08, 1.0), (tensor_operations, 0.0, 0.02)])
 def test_where_a_thread_stands_tells_python_code_from_tensor_operations(work, low, high):
-    """Also beside busy processes, where the state of the thread tells nothing."""
+    """This also holds beside busy processes, where the state of the thread says nothing."""
     ended, sampler, usual = threading.Event(), Sampler(), sys.getswitchinterval()
     thread = threading.Thread(target=work, args=(ended,))
     neighbours = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]

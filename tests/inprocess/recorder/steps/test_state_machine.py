@@ -1035,7 +1035,7 @@ def test_forward_passes_that_a_backward_pass_used_are_training(spare, backward_m
 
 
 def test_episodes_of_any_length_are_training():
-    """A backward pass takes as long as the forward passes that it used are many."""
+    """The time of a backward pass is proportional to the number of forward passes that it used."""
     p = Program()
     for step in range(60):
         length = (5, 60, 5, 12, 200)[step % 5]

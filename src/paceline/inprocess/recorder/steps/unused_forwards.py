@@ -39,7 +39,7 @@ class _Start(NamedTuple):
 
 
 class UnusedForwards:
-    """Stores the forward passes since the last backward pass, and moves the time of unused ones to the evaluation."""
+    """Stores the forward passes since the last backward pass, and counts the time of unused ones as evaluation."""
 
     def __init__(self) -> None:
         self._starts: list[_Start] = []
@@ -60,7 +60,7 @@ class UnusedForwards:
             self._starts.append(_Start(tuple(part.slots), samples))
 
     def end_backward(self, part: Part, backward_ns: int) -> float | None:
-        """Move the time of the forward passes that a backward pass did not use to the evaluation.
+        """Count the time of forward passes that the backward pass did not use as evaluation.
 
         Args:
             part: The times and counts of the step after the backward pass. They are changed.
@@ -84,7 +84,7 @@ class UnusedForwards:
         return first_used.samples
 
     def _count_unused(self, count: int, backward_ns: int) -> int:
-        """Return how many of the `count` forward passes before a backward pass were not used by it."""
+        """Return the number of forward passes, of `count`, that the next backward pass did not use."""
         counts = Counter(forwards for forwards, _ in self._backwards)
         usual_counts = [n for n, times in counts.items() if times >= _USUAL_SHARE * len(self._backwards)]
         if len(self._backwards) < _LEAST_REMEMBERED or not usual_counts:

@@ -1,4 +1,4 @@
-"""What a model prints and writes while it is called in a trial: text, log messages and files.
+"""The output of a model during a trial call: text, log messages and files.
 
 Text and log messages of trial calls are not shown, unless by `Said.tell`.
 """
@@ -22,7 +22,7 @@ _WRITES_ROWS = ("writerow", "writerows")  # of csv
 
 @dataclass
 class Said:
-    """What one trial call printed and wrote.
+    """The output of one trial call.
 
     Attributes:
         text: The text on stdout.
@@ -49,7 +49,7 @@ class Said:
 
 @contextlib.contextmanager
 def noted() -> Iterator[Said]:
-    """Return a context that notes what this thread prints and writes; text and log messages are not shown."""
+    """Return a context that records the output of this thread. Text and log messages are not shown to the user."""
     said, text = Said(), io.StringIO()
     with contextlib.redirect_stdout(text), _logged(said), _opened(said), _written(said):
         try:
@@ -72,7 +72,7 @@ def _replaced(owner: Any, name: str, make: Callable[[Any], Any]) -> Iterator[Non
 
 
 def _logged(said: Said) -> contextlib.AbstractContextManager[None]:
-    """Note log messages of this thread, which do not reach the handlers of the program."""
+    """Record log messages of this thread. They do not reach the handlers of the program."""
     thread = threading.get_ident()
 
     def collecting(before: Any) -> Any:
@@ -88,7 +88,7 @@ def _logged(said: Said) -> contextlib.AbstractContextManager[None]:
 
 
 def _opened(said: Said) -> contextlib.AbstractContextManager[None]:
-    """Note a file that this thread opens to write."""
+    """Record a file that this thread opens for writing."""
     thread = threading.get_ident()
 
     def noting(before: Any) -> Any:
@@ -104,7 +104,7 @@ def _opened(said: Said) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def _written(said: Said) -> Iterator[None]:
-    """Note a file object that this thread writes to. The calls of C functions are seen by a profile function."""
+    """Record a file object that this thread writes to. A profile function detects calls of C functions."""
 
     def seen(frame: Any, event: str, function: Any) -> None:
         if event != "c_call":

@@ -32,7 +32,7 @@ _MOST_ASKED = 16  # requests for orders in total; after them only new operations
 
 @dataclass(frozen=True)
 class _Last:
-    """The last call of a kind whose operations were looked at.
+    """The last compared call of a kind of call.
 
     Attributes:
         leaves: The flattened inputs.

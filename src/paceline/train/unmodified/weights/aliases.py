@@ -1,9 +1,9 @@
 """Tensors that share memory with a weight in one process, such as the values of `model.state_dict()`.
 
-In one process, a program that keeps such a tensor sees the weight change, and a change of the tensor changes the
-weight. With sharded weights, such a tensor has memory of its own. It is brought up to date when it is used after a
-change of the weight, and what is written into it is written into the weight. Both need all ranks, so they happen in
-the thread that trains; another thread, such as one that saves a checkpoint, sees the values of the last use.
+In one process, such a tensor changes when the weight changes, and writing to the tensor changes the weight. With
+sharded weights, such a tensor has memory of its own. Using it copies changed values of the weight into it, and writing
+to it changes the weight. Both need all ranks, so they happen in the thread that trains. Another thread, such as one
+that saves a checkpoint, sees the values of the last use.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from paceline.inprocess.identity import IdentityMap
 from paceline.inprocess.other_threads import objects_of
 from paceline.train.unmodified.state import Spread
 
-UNVERSIONED = ("apply_", "map_", "map2_")  # change their tensor in place without a new version of it
-_made: set[str] = set()  # not empty once there is an alias
+UNVERSIONED = ("apply_", "map_", "map2_")  # in-place functions that do not increase the version counter
+_made: set[str] = set()  # empty until the first alias is made
 _links: IdentityMap[weakref.ref[Link]] = IdentityMap()  # of each sharded weight that has had aliases
 _writes = itertools.count(1)
 _last_write = [0]
 
 
 def note_write() -> None:
-    """Note that an operator of the program changes sharded weights; not each of them shows in their versions."""
+    """Record a change of sharded weights, because some changes do not increase the version counter of a tensor."""
     _last_write[0] = next(_writes)
 
 
@@ -60,10 +60,10 @@ def _kind() -> Any:
 
 
 class Link:
-    """What the aliases of one sharded weight share: the weight, and memory for the values of the whole weight."""
+    """State that all aliases of one sharded weight share: the weight, and a tensor with the whole values."""
 
     def __init__(self, weight: Any, memory: Any) -> None:
-        """Store a sharded weight, and a plain tensor that has the values of the whole weight at the moment."""
+        """Store a sharded weight, and a plain tensor with the current values of the whole weight."""
         self.weight, self._memory, self._thread = weight, memory, threading.get_ident()
         self._seen = self._stamp()
         _links.set(weight, weakref.ref(self))
@@ -75,13 +75,13 @@ class Link:
         return _last_write[0], local.data_ptr(), local._version, self.weight._version
 
     def read(self) -> None:
-        """Bring the memory up to date."""
+        """Copy the current values of the weight into the memory, if the weight has changed."""
         if self.weight is None or threading.get_ident() != self._thread or self._seen == self._stamp():
             return
         self.take(self.weight.detach().full_tensor())
 
     def take(self, values: Any) -> Any:
-        """Store the present values of the whole weight, and return the memory."""
+        """Copy the current values of the whole weight into the memory, and return the memory."""
         import torch
 
         with torch.no_grad():
@@ -90,7 +90,7 @@ class Link:
         return self._memory
 
     def write(self) -> None:
-        """Write the memory into the weight."""
+        """Copy the values in the memory into the weight."""
         import torch
 
         if self.weight is None:
@@ -102,7 +102,7 @@ class Link:
 
 
 def _up_to_date(alias: Any) -> Any:
-    """Return an alias as a plain tensor that has the present values."""
+    """Return an alias as a plain tensor with the current values of its weight."""
     import torch
 
     alias.link.read()
@@ -111,7 +111,7 @@ def _up_to_date(alias: Any) -> Any:
 
 
 def _link_of(weight: Any) -> Link | None:
-    """Return what the living aliases of a weight share, or None if there are none."""
+    """Return the `Link` of a weight that still has aliases, or None."""
     found = _links.get(weight)
     link = found() if found is not None else None
     return link if link is not None and link.weight is not None else None
@@ -159,7 +159,7 @@ def adopt(value: Any, weight: Any) -> None:
 
 
 def part(weight: Any) -> None:
-    """Part a sharded weight from its aliases: it is about to get other memory, and they keep their values."""
+    """Separate a weight from its aliases before the weight gets new memory. The aliases keep the old values."""
     if _links.get(weight) is None:
         return
     values = weight.detach().full_tensor()  # needs all ranks, and is done also if this rank has no alias any more
@@ -170,7 +170,7 @@ def part(weight: Any) -> None:
 
 
 def current(values: Any) -> Any:
-    """Return values with each alias replaced by a plain tensor that has the present values of the weight."""
+    """Return values with each alias replaced by a plain tensor with the current values of its weight."""
     if not _made:
         return values
     import torch

@@ -45,7 +45,7 @@ _SHAPING = (
     "set_",
     "as_strided_",
 )
-_SAME_SHAPE = ("data", "detach", "contiguous", "positive")  # views that torch makes of any shard, also an empty one
+_SAME_SHAPE = ("data", "detach", "contiguous", "positive")  # views that torch can also make of an empty shard
 _BY_PIECES = frozenset(
     [
         *("abs", "absolute", "neg", "negative", "sign", "sgn", "signbit", "add", "sub", "subtract", "rsub", "radd"),
@@ -221,9 +221,9 @@ class _Operators:
         self._spread.operands = (self._spread.operands + zlib.crc32(repr((name, numbers, found)).encode())) % (1 << 62)
 
     def _are_alike(self, name: str, given: Sequence[Any]) -> bool:
-        """Return whether an operator acts on the same elements of all its sharded tensors; others have one element.
+        """Return whether the sharded tensors of an operator are split alike, and its other tensors have one element.
 
-        What is true on one rank is true on all ranks. It may not depend on a rank's shard, which can be empty.
+        The result must be the same on all ranks, so it does not depend on a rank's shard, which can be empty.
         """
         split = [each for each in given if isinstance(each, self._kind)]
         alike = name.startswith(_LISTS) or len({(each.shape, each.placements) for each in split}) == 1
@@ -305,10 +305,10 @@ class _Operators:
         views[key] = weakref.ref(view, lambda _: views.pop(key, None))
 
     def _copy_views(self, weight: Any) -> None:
-        """Copy the memory of all views of a shard, because the weight is about to get other values.
+        """Give the views of a shard memory of their own, before the program assigns to `weight.data`.
 
-        In one process, the weight would get other memory, and the views would keep the old values. Parameters are left
-        out: a parameter is itself stored as a view of the tensor from which it was created.
+        In one process, the assignment gives the weight new memory, and earlier views keep the old values. Parameters
+        are left out, because torch stores a parameter as a view of the tensor from which it was created.
         """
         for reference in list(self._views.pop(_address(weight), {}).values()):
             view = reference()
@@ -444,9 +444,9 @@ def _address(value: Any) -> int:
 
 
 def _goes_by_pieces(name: str, args: Any) -> bool:
-    """Return whether an operator on each rank's shards gives the shards of its result, also where shards are empty."""
+    """Return whether an operator may be applied shard by shard, with the same result as on whole tensors."""
     if name == "_foreach_norm":
-        return not args[1:] or args[1] in (1, 2)  # of no elements, other norms are an error
+        return not args[1:] or args[1] in (1, 2)  # other norms raise an error for an empty shard
     if name.startswith(_LISTS):
         return name not in _REDUCED_LISTS
     return name.strip("_").removeprefix("i" if name.startswith("__i") else "") in _BY_PIECES

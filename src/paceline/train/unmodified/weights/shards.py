@@ -130,7 +130,7 @@ def check_parts(spread: Spread, module: Any) -> None:
 
 
 def check_replaced(spread: Spread, module: Any) -> None:
-    """End the program if it has replaced a weight of a sharded model by another one, which FSDP2 would not see."""
+    """End the program if it has replaced a weight of a sharded model, because FSDP2 would ignore the new weight."""
     for group in _groups(module):
         for each in group.fsdp_params:
             place = each._module_info
@@ -144,7 +144,7 @@ def check_replaced(spread: Spread, module: Any) -> None:
 
 
 def _whole_of(weight: Any) -> Any:
-    """Return the gathered weight that stands in the model's place between FSDP2's exchanges, if there is one."""
+    """Return the gathered weight that FSDP2 puts into the model for a forward or backward pass, or None."""
     return getattr(weight, "_unsharded_param", None)
 
 
@@ -271,10 +271,10 @@ def _check_block(spread: Spread, exchange: Any, number: int, block: Any, given: 
 
 
 def _without_views(torch: Any, block: Any, given: Any, found: Any) -> Any:
-    """Return the output of a block with views copied.
+    """Return the output of a block, with copies in place of views.
 
-    FSDP2 gathers the weights again when it gets the gradient of an output. If the model changes a view in place
-    (`out += rows`), that is too late.
+    FSDP2 gathers the weights of a block again in a hook on the gradient of its output. If the model changes a view in
+    place (`out += rows`), torch runs this hook too late.
     """
 
     def plain(value: Any) -> Any:
