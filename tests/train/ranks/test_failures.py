@@ -21,7 +21,7 @@ recipe = {"layout": "dp=4" if what == "too few ranks" else "dp=2"}
 if what == "killed, asynchronous":
     recipe["asynchronous"] = {"max_staleness": 2}
 if what == "late":
-    recipe["process_group"] = {"timeout_s": 2}
+    recipe["process_group"] = {"timeout_s": 10}  # more than the ranks start apart on a busy machine
 engine = Engine(recipe)
 width = 5 if what == "other shapes" and rank == 1 else 4
 model = nn.Sequential(nn.Linear(4, width), nn.Linear(width, 4))
@@ -47,7 +47,7 @@ SAYS = {
     "killed": "rank 1 ended without an error (killed, out of memory, or exited early); all ranks end",
     "killed, asynchronous": "rank 1 ended without an error (killed, out of memory, or exited early); all ranks end",
     "through early": "ended without an error (killed, out of memory, or exited early); all ranks end",
-    "late": "rank 0: waited 2 s for another rank, the limit (process_group.timeout_s, --timeout-s): a rank is slow",
+    "late": "rank 0: waited 10 s for another rank, the limit (process_group.timeout_s, --timeout-s): a rank is slow",
     "own error": "rank 1: failed with the error above; all ranks end",
 }
 WITHIN_S = 100  # on a slow machine, most of it imports; a rank that hangs would wait for half an hour
