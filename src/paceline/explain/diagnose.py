@@ -28,7 +28,9 @@ from paceline.traces.analyze.ranks import Traces
 _ANYTIME = ("CONV001", "GPU004", "RUN003")
 _LEAST_ALIKE = 8  # least number of losses that identify the samples of a rank
 
-_NEEDED = "watching a process needs torch, Python 3.11 or later, and an unchanged PYTHONPATH"
+_NEEDED = (
+    "watching a process needs torch, Python 3.11 or later, and an unchanged PYTHONPATH (`env -i` and `sudo` clear it)"
+)
 
 
 def diagnose(run: Run) -> Diagnosis:

@@ -26,8 +26,8 @@ NOT_FINDINGS: Mapping[str, str] = {
     "of the data.",
     NO_STEPS: "Paceline saw no training step, which is an optimizer step or a backward pass of torch. The program may "
     "not train, may have ended before its first step, or may train in a process that Paceline does not watch. Watching "
-    "needs torch, Python 3.11 or later, and an unchanged PYTHONPATH. To watch a launcher, type `paceline run --` and "
-    "the command line of the launcher.",
+    "needs torch, Python 3.11 or later, and an unchanged PYTHONPATH. `env -i` and `sudo` clear PYTHONPATH: type "
+    "`paceline run` after them. To watch a launcher, type `paceline run --` and the command line of the launcher.",
 }
 OF_THE_MACHINE = frozenset({"HOST003", "GPU001", "GPU002", "GPU003", "GPU004", "GPU005", "COMM003"})
 _RESULT_FIRST = ("CONV001", "CONV002")

@@ -217,6 +217,22 @@ def test_the_reason_why_json_cannot_store_a_value_is_true(tmp_path, value, said)
         writer.write({"x": value})
 
 
+@pytest.mark.parametrize("label", [5, 2, "cat", 1.0, [0]])
+def test_a_label_without_a_class_is_refused(tmp_path, label):
+    said = "label: it is .*, and the 2 classes have the numbers 0 to 1"
+    with pytest.raises(BadSample, match=said), Writer(tmp_path / "shards", classes=["cat", "dog"]) as writer:
+        writer.write({"n": 1, "label": label})
+
+
+def test_a_label_may_be_missing_beside_classes(tmp_path):
+    labels = [0, 1, None, -1]
+    with Writer(tmp_path / "shards", classes=["cat", "dog"]) as writer:
+        for label in labels:
+            writer.write({"n": 1, "label": label})
+    found = ShardedDataset(tmp_path / "shards")
+    assert [found[number].get("label") for number in range(4)] == labels
+
+
 def test_names_of_classes_are_utf8(tmp_path):
     with pytest.raises(UsageError, match="class .*udcff is not UTF-8"):
         Writer(tmp_path / "shards", classes=["cat", "\udcff"])

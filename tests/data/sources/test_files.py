@@ -93,6 +93,10 @@ def test_one_list_of_classes_for_train_and_validation(tmp_path):
 def test_classes_of_a_text_file(tmp_path):
     (tmp_path / "classes.txt").write_text("zebra\nant\n")
     assert classes_from(tmp_path / "classes.txt") == ["zebra", "ant"]
+    (tmp_path / "classes.txt").write_bytes(b"\xef\xbb\xbfzebra\r\nant\r\n")  # as editors on Windows save it
+    assert classes_from(tmp_path / "classes.txt") == ["zebra", "ant"]
+    with pytest.raises(UsageError, match="have 'ant' more than once"):
+        source_of(tmp_path, "images", ["ant", "bee", "ant"])
     (tmp_path / "classes.txt").write_text("ant\nant\n")
     with pytest.raises(UsageError, match="the same class twice"):
         classes_from(tmp_path / "classes.txt")

@@ -185,7 +185,7 @@ def test_no_process_is_left_of_a_race(folder, signals):
 @pytest.mark.parametrize(
     "how, kind, words",
     [
-        ("hangs", TrialFailed, "the program hung: its torch optimizer made no step within the time limit"),
+        ("hangs", TrialFailed, "its torch optimizer did not make its steps within the time limit"),
         ("is killed", ProgramFailed, "was ended by SIGKILL"),
         ("leaves", ProgramFailed, "ended with code 3"),
     ],

@@ -21,6 +21,7 @@ from paceline.data.format.model import Column, ColumnKind, Contents, Payload, Sa
 from paceline.data.sources import BadSample
 from paceline.data.sources.dataset import kept, key_text, kind_of
 from paceline.data.sources.dataset_images import Written
+from paceline.data.sources.files import LABEL
 from paceline.data.sources.sample_checks import fitting
 
 _FIRST = 16  # samples that determine the columns
@@ -46,7 +47,8 @@ class Writer:
         Args:
             folder: A new or empty folder.
             shard_mb: The approximate size of a shard in MiB.
-            classes: The names of the numbers in the column "label".
+            classes: The names of the numbers in the column "label", from 0. Negative numbers, such as -1 for samples
+                without a label, have no name.
             images: The format of PIL images without an original file: "png" or "jpeg".
 
         Raises:
@@ -95,7 +97,8 @@ class Writer:
                 value may be None or left out.
 
         Raises:
-            BadSample: A value cannot be stored, or is of another kind than in the first samples.
+            BadSample: A value cannot be stored, is of another kind than in the first samples, or is the number of no
+                class.
             UsageError: A column has only None in the first samples, or the call is outside of the `with` block.
         """
         if not self._is_open:
@@ -155,6 +158,12 @@ class Writer:
 
     def _store(self, sample: Sample) -> None:
         sample = fitting(sample, self._name, self._columns)
+        label = sample.get(LABEL)
+        if self._classes and label is not None and not (isinstance(label, int) and label < len(self._classes)):
+            raise BadSample(
+                f"{self._name}: {LABEL}: it is {label!r}, and the {len(self._classes)} classes have the numbers 0 to "
+                f"{len(self._classes) - 1}; give its class too, or leave classes out"
+            )
         if self._writer is None:
             path = self._folder / f"shard-{len(self._shards):06d}.tar"
             self._writer = ShardWriter(path, self._columns)

@@ -62,7 +62,7 @@ def classes_from(path: Path) -> list[str]:
         classes = list(read_contents(path).classes)
     else:
         try:
-            classes = [line for line in path.read_text(encoding="utf-8").splitlines() if line]
+            classes = [line for line in path.read_text(encoding="utf-8-sig").splitlines() if line]
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--classes-from {path} cannot be read: {error}") from error
     if not classes or len(set(classes)) < len(classes):
@@ -93,6 +93,8 @@ def source_of(path: Path, kind: str | None, classes: Sequence[str] | None = None
     kind = kind_at(path, kind)
     if classes is not None and kind not in _NUMBERED:
         raise UsageError(f"--classes-from is for folders of images and tables, and {path} has format {kind}")
+    if classes is not None and (twice := [name for name, count in Counter(classes).items() if count > 1]):
+        raise UsageError(f"the classes have {twice[0]!r} more than once, and its labels need one number")
     if kind in _OF_A_FOLDER_OR_FILE:
         wanted, listed = _OF_A_FOLDER_OR_FILE[kind]
         if wanted == "folder" and not path.is_dir() or wanted == "file" and not path.is_file():

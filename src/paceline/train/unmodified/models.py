@@ -152,7 +152,8 @@ class _SplitCalls:
         if rows is None:
             refuse(
                 f"{name} is called without a tensor that has a batch dimension, so that its rows cannot be dealt out; "
-                "write the loop with paceline.train"
+                "give it tensors, or lists or dicts of them (in other objects, such as dataclasses, tensors are not "
+                "found), or write the loop with paceline.train"
             )
         refuse(
             f"the first tensor that {name} gets has {rows} row{'s' * (rows != 1)}, which {self._spread.ranks} ranks "

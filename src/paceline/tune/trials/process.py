@@ -315,7 +315,8 @@ class TrialProcess:
                 raise self._end_error()
             if time.monotonic() > deadline:
                 raise TrialFailed(
-                    f"the program hung: its torch optimizer made no step within the time limit{last_error(self.folder)}"
+                    "its torch optimizer did not make its steps within the time limit; the program hangs or is much "
+                    f"slower with this change{last_error(self.folder)}"
                 )
 
     def _end_error(self) -> TrialFailed:

@@ -435,7 +435,8 @@ def _differs(place: int, value: Any) -> str:
     """Return the reason why the outputs of the ranks cannot be combined into the output for the whole batch."""
     kind = type(value)
     if not hasattr(value, "shape") and kind.__module__ != "builtins":
-        return f"its output {place} is a {kind.__name__}, which ranks cannot put together; let the model return tensors"
+        way_out = "call the model with use_cache=False" if kind.__name__.endswith("Cache") else "let it return tensors"
+        return f"its output {place} is a {kind.__name__}, which ranks cannot put together; {way_out}"
     shape = "x".join(map(str, getattr(value, "shape", ()))) or _NUMBER
     return (
         f"its output {place} ({shape}) for a part of the batch differs from the same part of the output for the whole "
