@@ -937,6 +937,48 @@ def samples_less_the_mean_so_far():
     return fit_to(torch.utils.data.Subset(Centred(), range(16)), shuffle=True)
 
 
+@case
+def samples_less_the_mean_so_far_in_workers():
+    return fit_to(Centred(), shuffle=True, num_workers=2)
+
+
+@case
+def samples_less_the_mean_so_far_in_kept_workers():
+    return fit_to(Centred(), num_workers=3, persistent_workers=True)
+
+
+class Counted(Centred):
+    """Samples as dictionaries with text, which change with the number of samples that were read."""
+
+    def __getitem__(self, place):
+        self.count += 1
+        return {"row": X[place] / self.count, "of": ("text", [int(Y[place])]), "name": f"sample {self.count}"}
+
+
+def counted(**settings):
+    torch.manual_seed(0)
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for batch in DataLoader(Counted(), 8, **settings):
+        loss = cross(model, batch["row"], batch["of"][1][0])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses += [loss.item(), *(int(name.split()[1]) for name in batch["name"])]
+    return losses
+
+
+@case
+def samples_with_text_that_change_when_read_in_workers():
+    return counted(num_workers=2)
+
+
+@case
+def samples_that_change_when_read_in_workers_that_start_anew():
+    return counted(num_workers=2, multiprocessing_context="forkserver")
+
+
 def main():
     for name in sys.argv[1:] or CASES:
         torch.manual_seed(7)

@@ -2,7 +2,8 @@
 
 The indices of a batch are drawn as in one process, compared over the ranks, and then split. A loader with its own
 `collate_fn` is not split: each rank reads whole batches, as the function can use all samples. Neither is a loader whose
-dataset changes when a sample is read, which the first batch shows.
+dataset changes when a sample is read, which the first batch shows. With workers, the first batch of each worker shows
+it (`worker_reading`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from paceline.data.batches.own_generators import own_generators
 from paceline.inprocess import hooks, import_hook
-from paceline.train.unmodified import draws
+from paceline.train.unmodified import draws, worker_reading
 from paceline.train.unmodified.call import bounds, sizes
 from paceline.train.unmodified.comparison import datasets
 from paceline.train.unmodified.exchange import Exchange
@@ -54,16 +58,16 @@ def _patch_init(spread: Spread, reading: _Reading, base: Any, dataloader: Any) -
             if "_paceline_compared" not in vars(loader):
                 datasets.compare(spread, reading.exchange, loader.dataset)
                 loader._paceline_compared = True
-                loader._paceline_changes = reading.draws_itself(loader.dataset)  # None until the first batch is read
+                loader._paceline_changes = reading.draws_itself(loader.dataset)  # None until first batches are read
+                loader._paceline_note = os.path.join(spread.folder, f"reading-{uuid4()}")
+                loader._paceline_reads = 0
         original(self, loader)
         if spread.acts():
             plain = self._collate_fn is dataloader._utils.collate.default_collate and getattr(loader, "in_order", True)
             self._paceline_waiting = deque()
             self._paceline_splits = plain and self._auto_collation
-            self._paceline_splits, self._paceline_loader = (
-                self._paceline_splits and not loader._paceline_changes,
-                loader,
-            )
+            self._paceline_splits = self._paceline_splits and not loader._paceline_changes
+            self._paceline_loader, self._paceline_undecided = loader, loader._paceline_changes is None
             if self._paceline_splits:
                 self._base_seed += spread.rank  # workers of other ranks draw for other samples
 
@@ -182,14 +186,19 @@ class _Reading:
                 "draw them from torch, numpy or random, or seed them with a number"
             )
         self._note_samples(number)
+        loader, of_workers = iterator._paceline_loader, iterator._num_workers > 0
         splits = iterator._paceline_splits and isinstance(index, list | tuple) and len(index) >= spread.ranks
-        if splits and not iterator._num_workers:
-            loader = iterator._paceline_loader
+        if splits and not of_workers:
             self._first_of = loader if loader._paceline_changes is None else None
             splits = loader._paceline_changes is False
         iterator._paceline_waiting.append(len(index) if splits else 0)
         self._of_a_part = splits
-        return list(index)[slice(*bounds(len(index), spread.ranks, spread.rank))] if splits else index
+        if not splits:
+            return index
+        low, high = bounds(len(index), spread.ranks, spread.rank)
+        if of_workers and iterator._paceline_undecided:
+            return worker_reading.WorkerPart(index, low, high, loader._paceline_note)
+        return list(index)[low:high]
 
     def fetched(self, fetch: Any, index: Any) -> Any:
         """Read samples in this process; for a part of a batch, random numbers come from this rank's own stream."""
@@ -218,8 +227,23 @@ class _Reading:
     def whole(self, iterator: Any, read: Any) -> Any:
         """Return the next whole batch, with the rows of all ranks."""
         part = read()
+        self._decide(iterator)
         rows = iterator._paceline_waiting.popleft()
         return self._joined(part, sizes(rows, self._spread.ranks)) if rows else part
+
+    def _decide(self, iterator: Any) -> None:
+        """Note whether reading changes the dataset, when each worker of a loader has read its first batch."""
+        loader = iterator._paceline_loader
+        loader._paceline_reads += 1
+        if loader._paceline_changes is not None or loader._paceline_reads != iterator._num_workers:
+            return
+        changed = None
+        with suppress(FileNotFoundError):
+            changed = Path(loader._paceline_note).read_text(encoding="utf-8")
+        every = [one for one in self.exchange.objects(changed) if one]
+        loader._paceline_changes = bool(every)
+        if every:
+            self._tell_whole(loader.dataset, every[0])
 
     def _joined(self, part: Any, parts: Sequence[int]) -> Any:
         """Gather a batch of `default_collate` from all ranks: tensors, lists of strings, and containers of these."""
@@ -228,16 +252,9 @@ class _Reading:
             whole = self.exchange.all_rows(part, parts)
             return whole.pin_memory() if part.is_pinned() else whole
         if isinstance(part, Mapping):
-            return _like(part, {key: self._joined(value, parts) for key, value in part.items()})
+            return worker_reading.like(part, {key: self._joined(value, parts) for key, value in part.items()})
         if isinstance(part, tuple) and hasattr(part, "_fields"):
             return type(part)(*(self._joined(value, parts) for value in part))
         if isinstance(part, list | tuple) and not (part and isinstance(part[0], str | bytes)):
             return type(part)(self._joined(value, parts) for value in part)
         return type(part)(each for found in self.exchange.objects(part) for each in found)
-
-
-def _like(part: Mapping[Any, Any], found: dict[Any, Any]) -> Any:
-    try:
-        return type(part)(found)  # type: ignore[call-arg]
-    except TypeError:
-        return found

@@ -1,0 +1,102 @@
+"""Reading in worker processes of a `DataLoader`: each rank's workers read the rank's rows of a batch.
+
+A dataset can change when a sample is read, for example if it counts its samples. In one process, each worker has its
+own copy of such a dataset, and reads whole batches. So each worker reads its first batch whole. If that changes the
+dataset, the worker reads all batches whole, and returns the rows of its rank.
+
+A worker can be forked or start anew, and knows nothing of the other ranks. What it needs travels with the indices.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from paceline.inprocess import hooks
+from paceline.train.unmodified.comparison.datasets import state_of
+
+_CHANGES = "_paceline_changes"  # attribute of a worker's fetcher; missing before its first batch
+
+
+class WorkerPart(list[Any]):
+    """The indices of a rank's rows of a batch, with those of the whole batch.
+
+    Args:
+        whole: The indices of the whole batch.
+        low: The first row of the rank.
+        high: The row after the rank's last row.
+        note: The path of a file. A worker whose dataset changes writes there what changes.
+    """
+
+    def __init__(self, whole: Sequence[Any], low: int, high: int, note: str) -> None:
+        super().__init__(list(whole)[low:high])
+        self.whole, self.low, self.high, self.note = whole, low, high, note
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, (self.whole, self.low, self.high, self.note)
+
+
+def _arrived(*given: Any) -> WorkerPart:
+    """Make the indices in a worker, and patch torch's reading there."""
+    from torch.utils.data._utils.fetch import _MapDatasetFetcher
+
+    patch(_MapDatasetFetcher)
+    return WorkerPart(*given)
+
+
+def patch(fetcher: Any) -> None:
+    """Patch torch's class that reads the samples of a batch. Nothing happens if the class is patched already."""
+    if hasattr(fetcher, "_paceline_parts"):
+        return
+    fetcher._paceline_parts = True
+    original = fetcher.fetch
+
+    @functools.wraps(original)
+    def fetch(self: Any, index: Any) -> Any:
+        if not isinstance(index, WorkerPart):
+            return original(self, index)
+        return _part_of(self, functools.partial(original, self), index)
+
+    hooks.install(fetcher, "fetch", fetch)
+
+
+def _part_of(fetcher: Any, fetch: Callable[[Any], Any], index: WorkerPart) -> Any:
+    """Read the rows of a rank: only these, or the whole batch if reading changes the dataset, or may do so."""
+    changes = getattr(fetcher, _CHANGES, None)
+    if changes is False:
+        return fetch(list(index))
+    if changes is True:
+        return rows_of(fetch(index.whole), index.low, index.high)
+    import torch
+
+    before = state_of(torch, fetcher.dataset)
+    found = fetch(index.whole)
+    after = state_of(torch, fetcher.dataset)
+    changed = [name for name in before if before[name] != after.get(name)]
+    if changed:
+        with open(f"{index.note}.{os.getpid()}", "w", encoding="utf-8") as file:
+            file.write(changed[0])
+        os.replace(file.name, index.note)
+    setattr(fetcher, _CHANGES, bool(changed))
+    return rows_of(found, index.low, index.high)
+
+
+def rows_of(batch: Any, low: int, high: int) -> Any:
+    """Return some rows of a batch of `default_collate`: tensors, lists of text, and containers of these."""
+    if isinstance(batch, Mapping):
+        return like(batch, {key: rows_of(value, low, high) for key, value in batch.items()})
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(rows_of(value, low, high) for value in batch))
+    if isinstance(batch, list | tuple) and not (batch and isinstance(batch[0], str | bytes)):
+        return type(batch)(rows_of(value, low, high) for value in batch)
+    return batch[low:high]
+
+
+def like(batch: Mapping[Any, Any], found: dict[Any, Any]) -> Any:
+    """Return a dictionary as the type of mapping that a batch has, if that type can be made of a dictionary."""
+    try:
+        return type(batch)(found)  # type: ignore[call-arg]
+    except TypeError:
+        return found
