@@ -293,10 +293,13 @@ def _ticks(
     rss: Callable[[float], float] = lambda _: 1e9,
     device: Callable[[float], float] = lambda _: math.nan,
     unshared: Callable[[float], float] = lambda _: 1e9,
+    system: float = 0.0,
+    faults_per_s: float = math.nan,
 ) -> bytes:
     """Ticks over the time of the steps. `contention`: seconds ready without a CPU for each second on one.
 
-    `active`: the share of the time in which the training thread runs.
+    `active`: the share of the time in which the training thread runs. `system`: the share of CPU time in the operating
+    system.
     """
     if not ends:
         return b""
@@ -307,8 +310,9 @@ def _ticks(
         done = sum(end <= now for end in ends)
         spent = (now - first_ns) / S
         memory = (device(share), device(share), device(share), 0.0, unshared(share))
-        row = (now, done, 4, rss(share), cores * spent, active * spent, contention * spent, 0.0, math.nan, *memory)
-        packed.append(layout.TICK.pack(*row))
+        faults = (system * cores * spent, faults_per_s * spent)
+        times = (cores * spent, active * spent, contention * spent)
+        packed.append(layout.TICK.pack(now, done, 4, rss(share), *times, 0.0, math.nan, *memory, *faults))
     return b"".join(packed)
 
 

@@ -133,5 +133,6 @@ def _ticks(end_ns: int, peak_gib: float, reserved_gib: float, retries: int, coun
     for number in range(1, count + 1):
         now = FIRST_NS + (end_ns - FIRST_NS) * number // count
         device = (peak_gib * GIB * 0.9, reserved_gib * GIB, peak_gib * GIB, float(retries))
-        rows.append(layout.TICK.pack(now, number, 8, 4e9, 1.0, 1.0, 0.0, 0.0, math.nan, *device, math.nan))
+        memory = (*device, math.nan, 0.0, math.nan)
+        rows.append(layout.TICK.pack(now, number, 8, 4e9, 1.0, 1.0, 0.0, 0.0, math.nan, *memory))
     return b"".join(rows)

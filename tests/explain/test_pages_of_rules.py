@@ -48,6 +48,7 @@ AGREED = """
 | HOST002 | memory-swapping | the host pages |
 | HOST003 | cpu-contended | other processes or a cgroup quota take the cores |
 | HOST004 | thread-blocked | the training thread waits inside of the phases that compute |
+| HOST005 | page-faults | the program takes memory from the operating system anew in each step (28.9) |
 | GPU001 | thermal-throttling | clocks cut for heat |
 | GPU002 | power-capped | clocks cut for power |
 | GPU003 | pcie-degraded | fewer lanes or an older generation than the card supports |
@@ -63,7 +64,7 @@ HEADINGS = ["What it means", "How it is detected", "What helps"]
 
 
 def test_the_table_is_whole():
-    assert len(NAMES) == 44
+    assert len(NAMES) == 45
 
 
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.code)

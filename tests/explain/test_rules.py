@@ -455,6 +455,31 @@ def test_host004_thread_blocked(tmp_path, active, meta, there):
         assert "wait (model.py:3)" in finding.evidence[-1].text
 
 
+@pytest.mark.parametrize(
+    "system, faults_per_s, there",
+    [
+        (0.5, 500_000, True),  # 1 us each, 0.5 of the CPU time
+        (0.08, 40_000, False),  # a small share
+        (0.5, 20_000, False),  # 25 us each: the operating system does other work
+        (0.5, float("nan"), False),  # a record of before, or not Linux
+    ],
+)
+def test_host005_page_faults(tmp_path, system, faults_per_s, there):
+    found = of_rows(tmp_path, plain(60), system=system, faults_per_s=faults_per_s)
+    assert ("HOST005" in found) == there
+    if there:
+        finding = found["HOST005"]
+        assert remedies(finding) == ["memory.retain_host_memory"]
+        assert finding.time_share == pytest.approx(0.5 * 0.95, abs=0.05)
+        assert finding.gain.low == pytest.approx(1 / (1 - finding.time_share / 2))
+        assert finding.gain.high == pytest.approx(1 / (1 - finding.time_share))
+
+
+def test_host005_is_not_said_of_little_memory(tmp_path):
+    """2,000 page faults in a second are 8 MB a second, and less in a step, although they take a tenth of the time."""
+    assert "HOST005" not in of_rows(tmp_path, plain(60), system=0.2, faults_per_s=2_000, cores=0.05)
+
+
 def test_host004_of_a_loader_in_a_thread_proposes_workers(tmp_path):
     own = loader(num_workers=0, thread_fetches=50)
     host = {"gauges": {"own_cpu_cores": 1.0, "other_cpu_cores": 0.0}, "header": {"allowed_cores": 2.0}}

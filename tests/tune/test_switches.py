@@ -69,6 +69,43 @@ def test_what_the_environment_says_of_the_allocator_stays(present, added):
     assert allocator.environment({}, present) == {}
 
 
+FREES = """
+import resource, torch
+torch.set_num_threads(1)
+weight = torch.nn.Parameter(torch.ones(1))
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(20):
+    if step == 17:
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    large = torch.ones(16 << 20) * weight  # 64 MiB, which is above all thresholds of the C library
+    large.sum().backward()
+    optimizer.step()
+    del large
+print("few" if resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 3_000 else "many")
+"""
+
+
+def test_freed_memory_is_kept_by_the_c_library(ran, monkeypatch):
+    """The last three steps of two tensors of 64 MiB are 98,304 page faults, or nearly none."""
+    for name in allocator.RETAINS:
+        monkeypatch.delenv(name, raising=False)
+    assert ran(FREES).out == "many\n"
+    kept = ran(FREES, {"allocator": {"retain_host_memory": True}})
+    assert (kept.out, set(kept.held), kept.refused) == ("few\n", {"allocator.retain_host_memory"}, {})
+    monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "131072")
+    refused = ran(FREES, {"allocator": {"retain_host_memory": True}})
+    assert refused.out == "many\n"
+    assert "other settings of malloc" in refused.refused["allocator.retain_host_memory"]
+
+
+@pytest.mark.parametrize("present", [{"MALLOC_ARENA_MAX": "2"}, {"GLIBC_TUNABLES": "glibc.malloc.mmap_max=3"}])
+def test_what_the_environment_says_of_malloc_stays(present):
+    assert allocator.environment({"retain_host_memory": True}, present) == {}
+    assert allocator.environment({"retain_host_memory": True}, {"GLIBC_TUNABLES": "glibc.pthread.rseq=0"}) == dict(
+        allocator.RETAINS
+    )
+
+
 # The backend of torch.compile is one that compiles nothing: what matters is how often it is asked.
 SHAPES = """
 import torch

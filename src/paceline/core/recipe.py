@@ -179,6 +179,7 @@ SETTINGS: Mapping[str, RecipeSetting] = {
     "ddp.comm_hook": _one_of("fp16", "bf16", "powersgd"),
     "ddp.no_sync": _one_of(True),
     "allocator.expandable_segments": _one_of(True),
+    "allocator.retain_host_memory": _one_of(True),
     "debug.anomaly_detection": _one_of(False),
     "debug.deterministic_algorithms": _one_of(False),
     "debug.distributed_debug": _one_of(False),

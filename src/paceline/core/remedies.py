@@ -237,6 +237,12 @@ _ROWS = (
         sets=("allocator.expandable_segments",),
     ),
     _tunable("memory.micro_batches", "Split each batch into micro-batches", "numeric", sets=("memory.micro_batches",)),
+    _tunable(
+        "memory.retain_host_memory",
+        "Keep freed host memory for the next step",
+        "exact",
+        sets=("allocator.retain_host_memory",),
+    ),
     _advice("optimizer.clip", "Clip gradients", "semantic"),
     _tunable(
         "optimizer.foreach",

@@ -103,6 +103,7 @@ TABLE: Mapping[str, tuple[str, str]] = {
         "thread-blocked",
         "the training thread waits for something else while it should compute",
     ),
+    "HOST005": ("page-faults", "the program takes memory from the operating system anew in each step"),
     "GPU001": ("thermal-throttling", "the GPU lowers its clock rate because it is too hot"),
     "GPU002": ("power-capped", "the GPU lowers its clock rate because of a power limit"),
     "GPU003": ("pcie-degraded", "the PCIe link has fewer lanes or an older generation than the card supports"),

@@ -51,6 +51,7 @@ _PHASES_OF = {
     "RUN004": (*_COMPUTE, "transfer"),
     "RUN006": ("other", "forward"),
     "HOST004": _COMPUTE,
+    "HOST005": _COMPUTE,
     "COMP002": ("forward", "backward"),
     "COMP004": _COMPUTE,
     "COMP005": _COMPUTE,

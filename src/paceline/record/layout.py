@@ -86,8 +86,10 @@ TICK_FIELDS = (
     "device_peak_bytes",  # f64
     "device_retries",  # f64  allocations that had to free cached memory first
     "unshared_bytes",  # f64  anonymous and shared memory of the process, without pages of files; NaN: not measured
+    "system_s",  # f64  part of cpu_s in the operating system
+    "minor_faults",  # f64  page faults without a read from a disk; NaN: not measured
 )
-TICK = struct.Struct("<QII" + "d" * 11)
+TICK = struct.Struct("<QII" + "d" * 13)
 FIRST_TICK_BYTES = struct.calcsize("<QII" + "d" * 10)  # for records whose meta file has no `tick_bytes`
 
 META_FILE = "meta.json"

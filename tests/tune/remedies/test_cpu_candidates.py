@@ -37,6 +37,16 @@ def test_threads_stay_where_nothing_speaks_for_more(tmp_path, threads, wait):
     assert "compute.threads" not in proposed(tmp_path, LARGE, threads=threads, wait=wait)
 
 
+@pytest.mark.parametrize("free_bytes, there", [(1.6e9, True), (1.4e9, False)])
+def test_freed_memory_is_kept_where_there_is_enough(tmp_path, free_bytes, there):
+    run = RunFolder(tmp_path).rank(plain(60), system=0.5, faults_per_s=500_000)
+    read = run.gauges(own_rss_bytes=1e9, memory_available_bytes=free_bytes).read()
+    found = [one for one in candidates(DiagnosisContext(run=read, recipe={})) if one.remedy.startswith("memory.retain")]
+    assert [one.recipe for one in found] == [{"allocator": {"retain_host_memory": True}}] * there
+    kept = DiagnosisContext(run=read, recipe={"allocator": {"retain_host_memory": True}})
+    assert "memory.retain_host_memory" not in {one.remedy for one in candidates(kept)}
+
+
 def test_small_operators_are_computed_by_one_thread(tmp_path):
     found = proposed(tmp_path, SMALL, threads=4)["compute.threads"]
     assert found.recipe == {"compute": {"num_threads": 1}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 import textwrap
 import threading
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from paceline.core.recipe import BASELINE
-from paceline.inprocess.sandbox.namespaces import own_addresses
+from paceline.inprocess.sandbox.namespaces import command_of, own_addresses
 from paceline.tune.comparison.model import GOALS
 from paceline.tune.search.budget import Budget
 from paceline.tune.search.runner import TrialRunner, watch_baseline
@@ -175,6 +176,29 @@ def test_the_user_can_choose_the_sandbox_in_python(folder):
     chosen = isolation_for(folder / "trials", folder, allows_network=False, not_by_kernel="--python-sandbox was given")
     assert not chosen.by_kernel
     assert chosen.in_words().startswith("trials run in a sandbox in Python, because --python-sandbox was given; it ")
+
+
+CHURN = """
+import os, sys
+while True:
+    for number in range(40):
+        os.makedirs(f"{sys.argv[1]}/temporary-{number}/inner", exist_ok=True)
+    for number in range(40):
+        os.removedirs(f"{sys.argv[1]}/temporary-{number}/inner")
+"""
+
+
+def test_other_programs_may_remove_their_folders_while_a_trial_starts(tmp_path):
+    """Folders beside those of the trial are covered one by one, and some of them are gone by then."""
+    kernel_isolation(tmp_path)
+    (tmp_path / "scratch").mkdir()
+    spec = {"uppers": [str(tmp_path / "scratch")], "free": [], "replace": {}, "network": False}
+    with subprocess.Popen([sys.executable, "-c", CHURN, tmp_path]) as other:
+        try:
+            ends = [subprocess.run(command_of(spec, ["true"]), capture_output=True, text=True) for _ in range(4)]
+        finally:
+            other.kill()
+    assert {(one.returncode, one.stderr) for one in ends} == {(0, "")}
 
 
 def test_a_machine_knows_its_addresses():

@@ -51,6 +51,7 @@ _MODULES = (
     "host002_memory_swapping",
     "host003_cpu_contended",
     "host004_thread_blocked",
+    "host005_page_faults",
     "gpu001_thermal_throttling",
     "gpu002_power_capped",
     "gpu003_pcie_degraded",

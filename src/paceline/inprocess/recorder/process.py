@@ -97,6 +97,12 @@ def unshared_bytes() -> float | None:
     return 1024.0 * sum(int(line[1]) for line in lines) if len(lines) == len(_NO_FILE) else None
 
 
+def minor_faults() -> float | None:
+    """Return how often this process has written to a page of memory that it did not have yet, or None."""
+    fields = _read("/proc/self/stat").rpartition(")")[2].split()
+    return float(fields[7]) if len(fields) > 7 else None
+
+
 def input_counters(thread_id: int | None = None) -> dict[str, float | None]:
     """Return what this process or one of its threads has read: calls, requested bytes and bytes from storage."""
     path = "/proc/self/io" if thread_id is None else f"/proc/self/task/{thread_id}/io"

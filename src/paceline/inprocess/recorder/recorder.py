@@ -317,7 +317,7 @@ class Scribe:
             _or_nan(process.input_counters()["read_bytes"]),
             _NAN,
             *self._device.memory(),
-            _or_nan(process.unshared_bytes()),
+            *map(_or_nan, (process.unshared_bytes(), times.system, process.minor_faults())),
         )
         self._ticks.write(layout.TICK.pack(*row))
 

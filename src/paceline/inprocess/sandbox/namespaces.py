@@ -33,6 +33,7 @@ _NEWNS, _NEWIPC, _NEWUSER, _NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000
 _RDONLY, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 32, 4096, 16384, 1 << 18
 _KEPT_FLAGS = {"ro": 1, "nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nodiratime": 2048, "relatime": 1 << 21}
 _SPECIAL = ("/proc", "/sys", "/dev")
+_GONE = (FileNotFoundError, NotADirectoryError)
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 POSIX defines the path
 _CAP_SYS_ADMIN = 21
 _INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -141,17 +142,21 @@ class _Layers:
         for entry in sorted(os.scandir(place), key=lambda one: one.name):
             path = os.path.join(place, entry.name)
             if entry.is_dir(follow_symlinks=False) and path not in self._mounts and path not in _SPECIAL:
-                with suppress(PermissionError):
+                with suppress(PermissionError, *_GONE):
                     self.plan(path)
 
     def lay(self) -> None:
-        """Mount all planned overlays. A folder on which no overlay can be mounted becomes read-only."""
+        """Mount all planned overlays. A folder on which no overlay can be mounted becomes read-only.
+
+        A folder that another program has removed meanwhile needs neither: the folder above it is read-only.
+        """
         for place, lower, options in self._planned:
             if options:
                 with suppress(OSError):
                     _mount("overlay", place, "overlay", 0, options)
                     continue
-            _read_only(place, lower)
+            with suppress(*_GONE):
+                _read_only(place, lower)
 
     def _overlay(self, lower: int, above: str) -> str:
         """Create the folders that receive the changes of a lower folder; return the mount options of the overlay."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from paceline.core.recipe import Recipe
+from paceline.inprocess.settings.allocator import RETAINS
 from paceline.tune.patches import compute, ddp, debug, loader, optimizer, precision
 from paceline.tune.patches.edit import Edit, begun, edited
 from paceline.tune.patches.model import Edited, Patch, SourceFile, UnpatchedSetting
@@ -42,6 +43,8 @@ _WHY = {
     "ddp.no_sync": "the setting needs the context manager model.no_sync() around all micro-steps except the last",
     "debug.launch_blocking": "unset CUDA_LAUNCH_BLOCKING where it is set, in the shell or in the program",
     "debug.distributed_debug": "unset TORCH_DISTRIBUTED_DEBUG in the shell",
+    "allocator.retain_host_memory": "the setting belongs in the environment, before the program starts: "
+    + " ".join(f"{name}={value}" for name, value in RETAINS.items()),
     "allocator.expandable_segments": "the setting belongs in the environment, before the program imports torch",
 }
 _WITH_THREADS = "the setting belongs to loader.threads, which stays in the recipe"
