@@ -11,6 +11,7 @@ import pytest
 import tokenizers
 import torch
 
+from paceline.cli import main
 from paceline.core.errors import UsageError
 from paceline.data.convert.token_shards import verify_tokens, write_tokens
 from paceline.data.format.index import DamagedData
@@ -292,3 +293,31 @@ def test_files_of_several_splits_are_told(tmp_path):
 def test_a_type_that_cannot_hold_all_tokens_is_refused(folder, dtype):
     with pytest.raises(UsageError, match="int64"):
         TokenDataset(folder, 100, dtype=dtype)
+
+
+def test_a_token_outside_of_the_vocabulary_is_damage(folder):
+    path = sorted(folder.glob("*.npy"))[1]
+    tokens = np.load(path, mmap_mode="r+")
+    tokens[50] = 32_623
+    tokens.flush()
+    with pytest.raises(DamagedData, match="it has the token 32623, and the vocabulary has 257; .*verify"):
+        list(Loader(TokenDataset(folder, 100), 4))
+
+
+def test_tokens_that_a_tokenizer_adds_itself_are_named(tmp_path, capfd):
+    own = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[CLS]": 0, "[SEP]": 1, "a": 2, "[UNK]": 3}, "[UNK]"))
+    own.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    own.save(str(tmp_path / "plain.json"))
+    own.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 0), ("[SEP]", 1)]
+    )
+    own.save(str(tmp_path / "template.json"))
+    (tmp_path / "text.txt").write_text("a a")
+    for name in ("plain", "template"):
+        options = ["--tokenizer", str(tmp_path / f"{name}.json")]
+        with pytest.raises(SystemExit, match="^0$"):
+            main(["data", "convert", str(tmp_path / "text.txt"), str(tmp_path / name), *options])
+        said = capfd.readouterr().err
+        left_out = "[CLS] and [SEP], which template.json would add to each text, is left out; each document ends"
+        assert (left_out in said) == (name == "template")
+        assert [np.load(file).tolist() for file in (tmp_path / name).glob("*.npy")] == [[2, 2, 1]]

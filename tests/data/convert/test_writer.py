@@ -247,3 +247,14 @@ def test_samples_outside_of_the_block_are_refused(tmp_path):
     with pytest.raises(UsageError, match="inside of its with block only"):
         writer.write({"x": 2})
     assert len(ShardedDataset(tmp_path / "shards")) == 1
+
+
+@pytest.mark.parametrize("sample, kind", [((1, 2), "tuple"), (5, "int"), ([{"n": 1}], "list")])
+def test_a_sample_is_a_dictionary(tmp_path, sample, kind):
+    with pytest.raises(BadSample, match=f"sample 0 is a {kind}; give a dictionary"), Writer(tmp_path / "s") as writer:
+        writer.write(sample)
+
+
+def test_the_name_of_a_class_as_its_label_is_named(tmp_path):
+    with pytest.raises(BadSample, match="label: it is 'cat', and"), Writer(tmp_path / "s", classes=["cat"]) as writer:
+        writer.write({"label": "cat"})

@@ -139,3 +139,16 @@ def test_an_index_without_one_of_its_arrays_is_damaged(tmp_path):
     np.savez(path, **kept)
     with pytest.raises(DamagedData):
         ShardedDataset(tmp_path / "out")[0]
+
+
+@pytest.mark.parametrize("numbers", [range(40), range(80), range(100, 140)], ids=["texts", "more", "values"])
+def test_shards_of_another_version_are_refused(tmp_path, numbers):
+    """A copy of a new version over the old one that ended early: each shard is whole, and belongs to another set."""
+    for name, version, own in (("old", 1, range(40)), ("new", 2, numbers)):
+        with Writer(tmp_path / name) as writer:
+            for number in own:
+                writer.write({"number": number, "text": f"version {version}"})
+    for file in ("shard-000000.tar", "shard-000000.npz"):
+        shutil.copy(tmp_path / "new" / file, tmp_path / "old" / file)
+    with pytest.raises(DamagedData, match="not that of this data set.*copy the whole data set again"):
+        list(Loader(ShardedDataset(tmp_path / "old"), 4, transform=None))

@@ -78,6 +78,8 @@ def convert_text(paths: tuple[Path, ...], shown_dest: str, options: Mapping[str,
     for text in notes(paths[0]):
         click.echo(f"paceline: {text}", err=True)
     own, skipped = tokenizer_of(tokenizer), list[str]()
+    if own.note:
+        click.echo(f"paceline: {own.note}", err=True)
     bad = skipped.append if options["on_error"] == "skip" else None
     how = TextOptions(text_field=field, cuts=own.cuts, bad=bad)
     with Progress("bytes") as progress:

@@ -106,6 +106,11 @@ class Writer:
                 f"a Writer stores samples inside of its with block only: with Writer({str(self._folder)!r}) as writer: "
                 "writer.write(sample)"
             )
+        if not isinstance(sample, Mapping):
+            raise BadSample(
+                f"{self._name} is a {type(sample).__name__}; give a dictionary of values by column name, such as "
+                '{"image": image, "label": 3}'
+            )
         names = column_names([key_text(name) for name in sample])
         named = {names[key_text(name)]: value for name, value in sample.items()}
         if self._columns:
@@ -161,8 +166,8 @@ class Writer:
         label = sample.get(LABEL)
         if self._classes and label is not None and not (isinstance(label, int) and label < len(self._classes)):
             raise BadSample(
-                f"{self._name}: {LABEL}: it is {label!r}, and the {len(self._classes)} classes have the numbers 0 to "
-                f"{len(self._classes) - 1}; give its class too, or leave classes out"
+                f"{self._name}: {LABEL}: it is {_told(label)}, and the {len(self._classes)} classes have the numbers 0 "
+                f"to {len(self._classes) - 1}; give a number, and a name for each number, or leave classes out"
             )
         if self._writer is None:
             path = self._folder / f"shard-{len(self._shards):06d}.tar"
@@ -207,3 +212,7 @@ class Writer:
                 made={"verbatim": True, "mixed": False},
             ),
         )
+
+
+def _told(value: Value) -> str:
+    return repr(value.data.decode(errors="replace")) if isinstance(value, Payload) else repr(value)

@@ -172,11 +172,17 @@ def _wrong_blocks(blocks: Blocks, contents: Contents) -> NDArray[np.bool_]:
     return wrong | (blocks["begin"] < 0) | (blocks["begin"] > blocks["end"]) | (blocks["end"] > ends)
 
 
-def read_shard_index(folder: Path, shard_file: str, index_file: str) -> ShardIndex:
+def read_shard_index(folder: Path, shard_file: str, index_file: str, crc32: int | None = None) -> ShardIndex:
     """Read the index of a shard.
 
+    Args:
+        folder: The folder of the dataset.
+        shard_file: The file name of the shard, for messages.
+        index_file: The file name of the index.
+        crc32: The checksum of the index in `dataset.json`; None if it is not known.
+
     Raises:
-        DamagedData: The index is missing, or cannot be read.
+        DamagedData: The index is missing, cannot be read, or is not the one that belongs to the dataset.
     """
     try:
         packed = (folder / index_file).read_bytes()
@@ -184,6 +190,11 @@ def read_shard_index(folder: Path, shard_file: str, index_file: str) -> ShardInd
         raise DamagedData(
             f"{folder / index_file}, the index of {shard_file}, cannot be read: {error.strerror}"
         ) from error
+    if crc32 is not None and zlib.crc32(packed) != crc32:
+        raise DamagedData(
+            f"{folder / index_file}, the index of {shard_file}, is not that of this data set: its checksum is not the "
+            f"one in {CONTENTS_FILE}; copy the whole data set again"
+        )
     return read_index(shard_file, packed)
 
 

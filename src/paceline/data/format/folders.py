@@ -201,7 +201,7 @@ class LocalFolder:
     def index(self, number: int, shard: Shard, stop: Stop) -> ShardIndex:
         """Return the index of a shard."""
         try:
-            return read_shard_index(self.path, shard.file, shard.index)
+            return read_shard_index(self.path, shard.file, shard.index, shard.index_crc32)
         except DamagedData as error:
             raise LostPart(str(error), number) from error
 

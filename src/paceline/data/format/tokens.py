@@ -57,6 +57,7 @@ class Tokenizer(Protocol):
     vocabulary: int
     end: int
     cuts: bool  # whether single lines get the same ids as in their document
+    note: str  # what a user may not expect of its ids; may be empty
 
     def ids(self, texts: Sequence[str]) -> Iterable[Sequence[int]]:
         """Return the ids of each text."""
@@ -65,7 +66,7 @@ class Tokenizer(Protocol):
 class ByteTokenizer:
     """Each byte of UTF-8 is a token; 256 ends a document."""
 
-    name, vocabulary, end, cuts = "bytes", 257, 256, True
+    name, vocabulary, end, cuts, note = "bytes", 257, 256, True, ""
 
     def ids(self, texts: Sequence[str]) -> Iterable[Sequence[int]]:
         """Return the bytes of each text."""

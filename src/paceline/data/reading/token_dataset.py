@@ -66,16 +66,29 @@ class TokenDataset:
         return self._dtype or self.contents.dtype
 
     def batch(self, ids: Numbers) -> NDArray[Any]:
-        """Return samples, of shape [samples, length + 1]."""
+        """Return samples, of shape [samples, length + 1].
+
+        Raises:
+            DamagedData: A token is not in the vocabulary.
+        """
         if len(self._windows) == 1:
-            found = self._windows[0][ids]
+            found = self._checked(self._windows[0][ids])
             return found if self._dtype is None else found.astype(self._dtype, copy=False)
         shards = np.searchsorted(self._first, ids, side="right") - 1
         made = np.empty((len(ids), self.length + 1), self.dtype)
         for shard in np.unique(shards).tolist():
             own = shards == shard
-            made[own] = self._windows[shard][ids[own] - self._first[shard]]
+            made[own] = self._checked(self._windows[shard][ids[own] - self._first[shard]])
         return made
+
+    def _checked(self, tokens: NDArray[Any]) -> NDArray[Any]:
+        """Return tokens as they are stored. Only damage that gives ids outside of the vocabulary is noticed."""
+        if tokens.size and int(tokens.max()) >= self.contents.vocabulary:
+            raise DamagedData(
+                f"{self.folder} is damaged: it has the token {int(tokens.max())}, and the vocabulary has "
+                f"{self.contents.vocabulary:,}; `paceline data verify` names the file"
+            )
+        return tokens
 
     @cached_property
     def _first(self) -> Numbers:

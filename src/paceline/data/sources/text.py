@@ -341,8 +341,20 @@ class FileTokenizer:
         if found is None:
             raise UsageError(f"{path} has no end-of-text token; add one, such as <|endoftext|>")
         self.name, self.vocabulary, self.end = path.name, int(self._own.get_vocab_size()), int(found)
+        self.note = self._left_out()
         parts = [self._ids(part) for part in (*_CUT, "".join(_CUT))]
         self.cuts = parts[0] + parts[1] == parts[2]
+
+    def _left_out(self) -> str:
+        """Return a note that names the tokens which the tokenizer would add to a text itself, or an empty text."""
+        added = [one for one in self._own.encode("a").ids if one not in self._ids("a")]
+        if not added:
+            return ""
+        named = " and ".join(str(self._own.id_to_token(one)) for one in added)
+        return (
+            f"{named}, which {self.name} would add to each text, is left out; each document ends with "
+            f"{self._own.id_to_token(self.end)} (id {self.end})"
+        )
 
     def _ids(self, text: str) -> list[int]:
         found: list[int] = self._own.encode(text, add_special_tokens=False).ids
