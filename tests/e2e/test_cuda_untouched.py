@@ -145,7 +145,7 @@ RECIPES = {
         "precision": {"tf32": True, "autocast": "bf16"},
         "optimizer": {"fused": True, "lr_factor": 0.5, "state_8bit": True},
         "memory": {"checkpoint_every": 2, "micro_batches": 2},
-        "allocator": {"expandable_segments": True},
+        "allocator": {"expandable_segments": True, "retain_host_memory": True},
         "ddp": {"bucket_cap_mb": 8, "static_graph": True, "gradient_as_bucket_view": True, "comm_hook": "fp16"},
     },
     "threads": {
