@@ -461,6 +461,7 @@ def test_host004_thread_blocked(tmp_path, active, meta, there):
         (0.5, 500_000, True),  # 1 us each, 0.5 of the CPU time
         (0.08, 40_000, False),  # a small share
         (0.5, 20_000, False),  # 25 us each: the operating system does other work
+        (1.0, 200_000, False),  # 5 us each
         (0.5, float("nan"), False),  # a record of before, or not Linux
     ],
 )
@@ -473,6 +474,11 @@ def test_host005_page_faults(tmp_path, system, faults_per_s, there):
         assert finding.time_share == pytest.approx(0.5 * 0.95, abs=0.05)
         assert finding.gain.low == pytest.approx(1 / (1 - finding.time_share / 2))
         assert finding.gain.high == pytest.approx(1 / (1 - finding.time_share))
+
+
+def test_host005_of_several_ranks_promises_nothing_for_certain(tmp_path):
+    found = of_rows(tmp_path, plain(60), system=0.5, faults_per_s=500_000, meta={"distributed": True})["HOST005"]
+    assert (found.gain.low, found.gain.high > 1.5) == (1.0, True)
 
 
 def test_host005_is_not_said_of_little_memory(tmp_path):

@@ -18,7 +18,7 @@ _PAGE_BYTES = 4096
 _WARM = 2  # first steps, in which memory is taken for the first time
 _LEAST_SHARE = 0.1  # of CPU time, in the operating system
 _LEAST_BYTES = 16e6  # in a step
-_MOST_S = 8e-6  # CPU time of a page fault, at most; more is other work of the operating system
+_MOST_S = 4e-6  # CPU time of a page fault, at most; more is other work of the operating system
 _LEAST_TICKS = 3
 
 PAGE = """
@@ -34,10 +34,11 @@ the program first writes to a page of new memory, the operating system has to fi
 Paceline reads from the operating system how much CPU time the training process spends in the operating system, and
 its number of page faults. Paceline reports `page-faults` for training on a CPU if, after the first steps, at least 10%
 of the CPU time of the process is spent in the operating system, a step takes at least 16 MB of new memory, and the
-page faults are so many that they can explain this time (at most 8 µs of CPU time for each).
+page faults are so many that they can explain this time (at most 4 µs of CPU time for each).
 
 The upper end of the expected gain is the speed-up without the time in the operating system during the forward pass,
-the backward pass and the optimizer. The lower end is the speed-up if half of this time remains.
+the backward pass and the optimizer. The lower end is the speed-up if half of this time remains. With several ranks, it
+is no gain, because exchanges between ranks also take time in the operating system.
 
 ## What helps
 
@@ -64,7 +65,8 @@ def check(analysis: RunAnalysis) -> Finding | None:
     share = faults.system_share * sum(analysis.shares[name] for name in _COMPUTE)
     if share < _LEAST_SHARE or faults.bytes_per_step < _LEAST_BYTES or faults.each_s > _MOST_S:
         return None
-    gain = saving(Interval(value=share, low=share / 2, high=share, count=faults.readings))
+    least = 0.0 if analysis.first.record.meta.get("distributed") else share / 2
+    gain = saving(Interval(value=share, low=least, high=share, count=faults.readings))
     return Finding(
         code="HOST005",
         name="page-faults",
