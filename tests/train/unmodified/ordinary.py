@@ -979,6 +979,65 @@ def samples_that_change_when_read_in_workers_that_start_anew():
     return counted(num_workers=2, multiprocessing_context="forkserver")
 
 
+@case
+def evaluation_in_inference_mode():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    told = []
+    for _ in range(2):
+        for x, y in batches(X, Y):
+            loss = cross(model.train(), x, y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        model.eval()
+        with torch.inference_mode():
+            told += [model(X).sum().item(), model[0].weight.norm().item()]
+            model[0].weight.mul_(0.5)
+    return [*told, weights(model)]
+
+
+@case
+def frozen_between_forward_and_backward():
+    torch.manual_seed(0)
+    makes, judges = nn.Linear(12, 6), nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    one, two = (torch.optim.SGD(model.parameters(), lr=0.1) for model in (makes, judges))
+    told = []
+    for x, _ in batches(X, Y):
+        made = makes(x)
+        loss = -judges(made).mean()
+        judges.requires_grad_(False)
+        one.zero_grad()
+        loss.backward()
+        one.step()
+        judges.requires_grad_(True)
+        other = judges(made.detach()).mean() - judges(x[:, :6]).mean()
+        two.zero_grad()
+        other.backward()
+        two.step()
+        told += [loss.item(), other.item()]
+    return [*told, weights(makes), weights(judges)]
+
+
+@case
+def statistics_of_standardized_columns():
+    told = []
+    for seed in range(4, 7):  # the mean of one column of a batch is near 0
+        torch.manual_seed(seed)
+        rows = torch.randn(300, 2)
+        model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 3))
+        chosen = torch.stack([torch.randperm(300)[:32] for _ in range(4)])
+        parts = [(rows[each], (rows[each, 0] > 0).long()) for each in chosen]
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        for x, y in parts:
+            loss = cross(model, x, y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        told += [loss.item(), weights(model), model[0].running_var.sum().item()]
+    return told
+
+
 def main():
     for name in sys.argv[1:] or CASES:
         torch.manual_seed(7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import logging
 import os
 import pathlib
@@ -98,6 +99,24 @@ class Policy(nn.Module):
 
     def forward(self, rows):
         return torch.distributions.Categorical(logits=self.scores(rows))
+
+
+@dataclasses.dataclass
+class Record:
+    scores: torch.Tensor
+
+
+class Records(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scores = nn.Linear(6, 3)
+
+    def forward(self, rows):
+        return Record(self.scores(rows))
+
+
+def record_of_tensors():
+    Records()(X).scores.mean().backward()
 
 
 def distribution():

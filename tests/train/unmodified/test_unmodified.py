@@ -165,6 +165,7 @@ REFUSED = {
     "across_rows": "differs from the same part",
     "keeps_gradients": "its backward pass computes kept['plot'] from all samples",
     "distribution": "its output 0 is a Categorical, which ranks cannot put together",
+    "record_of_tensors": "its output 0 is a Record, which ranks cannot put together; let it return tensors",
     "rows_second": "The first dimension of its inputs",
     **dict.fromkeys(["prints_of_its_rows", "logs_of_its_rows"], "it prints '32 rows"),
     **dict.fromkeys(["writes_of_its_rows"], "writes to rows.txt"),

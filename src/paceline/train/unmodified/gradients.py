@@ -276,7 +276,7 @@ class _Buckets:
 
     def add(self, group: _Group, slot: _Slot, weight: Any) -> None:
         """Handle a gradient that has just been computed: mark its slot, and send buckets that are full."""
-        if self._spread.off or self._spread.on_trial:
+        if self._spread.off or self._spread.on_trial or weight.grad is None:  # None: frozen since its forward pass
             return
         if weight.grad.layout is not self._torch.strided:
             self._spread.refuse("a gradient is sparse (Embedding(sparse=True)); leave sparse=True out")

@@ -225,6 +225,9 @@ class _Comparison:
         for name in sorted({*whole.state, *own.state}):
             missing = [trial for trial in trials if name not in trial.state]
             given = tuple(trial.state.get(name) for trial in trials)
+            if self._is_mean_near(name, whole, own, tolerance):
+                found.joins[name] = OWN
+                continue
             if missing or not self._note(call, found, tolerance, name, given):
                 found.why = f"{name} is computed from all samples of a batch, but each rank has only a part of them"
             elif found.joins.get(name, OWN) != OWN and name not in own.lasting:
@@ -233,12 +236,29 @@ class _Comparison:
                 break
         return found
 
+    def _is_mean_near(self, name: str, whole: Trial, own: Trial, tolerance: Tolerance) -> bool:
+        """Return whether a running mean of BatchNorm is that of all rows, except for rounding.
+
+        The mean of standardized values is near 0. Its rounding error has the size of the values, not of the mean.
+        """
+        spread = name.removesuffix("running_mean") + "running_var"
+        found: list[Any] = [whole.state.get(name), own.state.get(name), whole.state.get(spread)]
+        if spread == name or not all(isinstance(each, self._torch.Tensor) for each in found):
+            return False
+        one, other, variance = found
+        if one.shape != other.shape or one.shape != variance.shape:
+            return False
+        return bool(((one - other).abs() <= tolerance.own_share * variance.clamp(min=0).sqrt()).all())
+
     def _note(self, call: Call, found: Found, tolerance: Tolerance, place: Any, given: Any) -> bool:
         """Note how one result is combined. Returns whether it can be combined."""
         torch, (whole, own, moved) = self._torch, given
         if not isinstance(whole, torch.Tensor):
             found.joins[place] = OWN
-            return not values_differ(whole, own, _NEAR)
+            try:
+                return not values_differ(whole, own, _NEAR)
+            except (RuntimeError, ValueError):  # an object with tensors of other shapes, such as a dataclass
+                return False
         if not all(isinstance(each, torch.Tensor) for each in given):
             return False
         if not whole.dim() and whole.is_floating_point() and not own.dim():

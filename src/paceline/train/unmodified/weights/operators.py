@@ -396,11 +396,13 @@ class _Gathered:
                 self.value = self.value.detach().clone()  # a replicated tensor is returned as it is
         else:
             self.value = origin[1](self._base.value)
-        self._version = self.value._version
+        self._before = self.value.clone() if self.value.is_inference() else self.value._version
 
     def is_changed(self) -> bool:
         """Return whether the whole tensor was changed in place since the construction."""
-        return bool(self.value._version != self._version)
+        if self.value.is_inference():  # it has no version
+            return not bool(((self.value == self._before) | (self.value != self.value)).all())
+        return bool(self.value._version != self._before)
 
     def chain(self) -> Sequence[tuple[Any, Any]]:
         """Return the sharded tensors to write back, this one and its bases, each with its whole value."""
