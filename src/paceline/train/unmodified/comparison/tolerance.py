@@ -7,6 +7,7 @@ its own value. So a few huge values, such as masks of -1e9, do not hide differen
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,26 @@ class Tolerance:
         if bool(equal.all()):
             return True
         return bool((equal | ((found - expected).abs() <= self._limit(torch, expected, found, shaken))).all())
+
+    def near_mean(self, torch: Any, name: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
+        """Return whether a running mean of BatchNorm equals the expected one, except for rounding of its samples.
+
+        The mean of standardized values is near 0. Its rounding error has the size of the values, not of the mean.
+
+        Args:
+            torch: The torch module.
+            name: The name of a buffer, which may be no running mean.
+            found: Buffers by name.
+            expected: The expected buffers by name.
+        """
+        spread = name.removesuffix("running_mean") + "running_var"
+        given: list[Any] = [found.get(name), expected.get(name), expected.get(spread)]
+        if not name.endswith("running_mean") or not all(isinstance(each, torch.Tensor) for each in given):
+            return False
+        one, two, variance = given
+        if one.shape != two.shape or one.shape != variance.shape:
+            return False
+        return bool(((one - two).abs() <= self.own_share * variance.clamp(min=0).sqrt()).all())
 
     def near_gradient(self, torch: Any, found: Any, expected: Any, shaken: Any, largest: float) -> bool:
         """Return whether the norm of a gradient's error is within the tolerance.

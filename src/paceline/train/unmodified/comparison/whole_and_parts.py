@@ -221,14 +221,13 @@ class _Comparison:
         return self._state(call, found, tolerance, (whole, own, moved))
 
     def _state(self, call: Call, found: Found, tolerance: Tolerance, trials: tuple[Trial, Trial, Trial]) -> Found:
-        whole, own, moved = trials
+        whole, own, _ = trials
         for name in sorted({*whole.state, *own.state}):
-            missing = [trial for trial in trials if name not in trial.state]
             given = tuple(trial.state.get(name) for trial in trials)
-            if self._is_mean_near(name, whole, own, tolerance):
+            if tolerance.near_mean(self._torch, name, own.state, whole.state):
                 found.joins[name] = OWN
                 continue
-            if missing or not self._note(call, found, tolerance, name, given):
+            if any(name not in one.state for one in trials) or not self._note(call, found, tolerance, name, given):
                 found.why = f"{name} is computed from all samples of a batch, but each rank has only a part of them"
             elif found.joins.get(name, OWN) != OWN and name not in own.lasting:
                 found.why = f"{name} is computed from all samples of a batch, and cannot be combined from the ranks"
@@ -236,29 +235,12 @@ class _Comparison:
                 break
         return found
 
-    def _is_mean_near(self, name: str, whole: Trial, own: Trial, tolerance: Tolerance) -> bool:
-        """Return whether a running mean of BatchNorm is that of all rows, except for rounding.
-
-        The mean of standardized values is near 0. Its rounding error has the size of the values, not of the mean.
-        """
-        spread = name.removesuffix("running_mean") + "running_var"
-        found: list[Any] = [whole.state.get(name), own.state.get(name), whole.state.get(spread)]
-        if spread == name or not all(isinstance(each, self._torch.Tensor) for each in found):
-            return False
-        one, other, variance = found
-        if one.shape != other.shape or one.shape != variance.shape:
-            return False
-        return bool(((one - other).abs() <= tolerance.own_share * variance.clamp(min=0).sqrt()).all())
-
     def _note(self, call: Call, found: Found, tolerance: Tolerance, place: Any, given: Any) -> bool:
         """Note how one result is combined. Returns whether it can be combined."""
         torch, (whole, own, moved) = self._torch, given
         if not isinstance(whole, torch.Tensor):
             found.joins[place] = OWN
-            try:
-                return not values_differ(whole, own, _NEAR)
-            except (RuntimeError, ValueError):  # an object with tensors of other shapes, such as a dataclass
-                return False
+            return _is_same(whole, own)
         if not all(isinstance(each, torch.Tensor) for each in given):
             return False
         if not whole.dim() and whole.is_floating_point() and not own.dim():
@@ -442,6 +424,14 @@ def _check_effects(calls: TrialCalls, whole: Trial) -> None:
             f"{call.name} returns its weight {next(filter(None, names))}, whose memory is freed after the call; read "
             "the weight as an attribute of the model, or use dp in place of shard"
         )
+
+
+def _is_same(whole: Any, own: Any) -> bool:
+    """Return whether values that are no tensors are the same."""
+    try:
+        return not values_differ(whole, own, _NEAR)
+    except (RuntimeError, ValueError):  # an object with tensors of other shapes, such as a dataclass
+        return False
 
 
 def _says(whole: list[str], own: list[str]) -> str:
