@@ -132,13 +132,13 @@ def windows_of(run: Going, count: int) -> list[dict]:
 
 def test_commands_on_several_hosts_join_one_run(tmp_path, going):
     """Played on one host: two commands, one name, one shared folder."""
-    runs = [going("--run-id", "joined", TRAIN, "--steps", "300") for _ in range(2)]
+    runs = [going("--run-id", "joined", TRAIN, "--steps", "2000") for _ in range(2)]  # long enough to overlap
     results = [run.process.wait(timeout=150) for run in runs]
     assert results == [0, 0]
     (folder,) = (tmp_path / "runs").iterdir()
     run = Result(0, "", "", folder).run
     assert (folder.name, len(run.launches), run.problems) == ("joined", 2, ())
-    assert [len(rank.steps) for rank in run.ranks] == [300, 300]
+    assert [len(rank.steps) for rank in run.ranks] == [2000, 2000]
     assert Result(0, "", "", folder).diagnosis.ended == "finished"
 
 

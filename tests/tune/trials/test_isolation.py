@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from contextlib import closing
@@ -191,13 +192,14 @@ while True:
 def test_other_programs_may_remove_their_folders_while_a_trial_starts(tmp_path):
     """Folders beside those of the trial are covered one by one, and some of them are gone by then."""
     kernel_isolation(tmp_path)
-    (tmp_path / "scratch").mkdir()
-    spec = {"uppers": [str(tmp_path / "scratch")], "free": [], "replace": {}, "network": False}
-    with subprocess.Popen([sys.executable, "-c", CHURN, tmp_path]) as other:
-        try:
-            ends = [subprocess.run(command_of(spec, ["true"]), capture_output=True, text=True) for _ in range(4)]
-        finally:
-            other.kill()
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:  # beside thousands of folders of tests it takes long
+        (Path(place) / "scratch").mkdir()
+        spec = {"uppers": [f"{place}/scratch"], "free": [], "replace": {}, "network": False}
+        with subprocess.Popen([sys.executable, "-c", CHURN, place]) as other:
+            try:
+                ends = [subprocess.run(command_of(spec, ["true"]), capture_output=True, text=True) for _ in range(8)]
+            finally:
+                other.kill()
     assert {(one.returncode, one.stderr) for one in ends} == {(0, "")}
 
 

@@ -20,6 +20,7 @@ import ctypes
 import json
 import os
 import re
+import resource
 import socket
 import struct
 import sys
@@ -66,7 +67,10 @@ def main(arguments: Sequence[str]) -> None:
     wanted = json.loads(spec)
     here, addresses = os.getcwd(), own_addresses()
     _enter(keeps_network=wanted["network"])
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))  # each covered folder is open meanwhile
     _cover(wanted)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     if not wanted["network"]:
         _raise_loopback(addresses)
         _name_this_machine(addresses, wanted["uppers"][0])
