@@ -482,7 +482,7 @@ def test_host005_of_several_ranks_promises_nothing_for_certain(tmp_path):
 
 
 def test_host005_is_not_said_of_little_memory(tmp_path):
-    """2,000 page faults in a second are 8 MB a second, and less in a step, although they take a tenth of the time."""
+    """2,000 page faults per second take 8 MB per second, which is below 16 MB for each step."""
     assert "HOST005" not in of_rows(tmp_path, plain(60), system=0.2, faults_per_s=2_000, cores=0.05)
 
 

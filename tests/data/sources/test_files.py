@@ -95,7 +95,7 @@ def test_classes_of_a_text_file(tmp_path):
     assert classes_from(tmp_path / "classes.txt") == ["zebra", "ant"]
     (tmp_path / "classes.txt").write_bytes(b"\xef\xbb\xbfzebra\r\nant\r\n")  # as editors on Windows save it
     assert classes_from(tmp_path / "classes.txt") == ["zebra", "ant"]
-    with pytest.raises(UsageError, match="have 'ant' more than once"):
+    with pytest.raises(UsageError, match="has 'ant' more than once"):
         source_of(tmp_path, "images", ["ant", "bee", "ant"])
     (tmp_path / "classes.txt").write_text("ant\nant\n")
     with pytest.raises(UsageError, match="the same class twice"):

@@ -190,7 +190,7 @@ while True:
 
 
 def test_other_programs_may_remove_their_folders_while_a_trial_starts(tmp_path):
-    """Folders beside those of the trial are covered one by one, and some of them are gone by then."""
+    """Isolation mounts an overlay on each folder next to the trial. Here, another program keeps removing such folders."""
     kernel_isolation(tmp_path)
     with tempfile.TemporaryDirectory(dir="/var/tmp") as place:  # beside thousands of folders of tests it takes long
         (Path(place) / "scratch").mkdir()

@@ -74,7 +74,7 @@ SCHEMA = "paceline.data-bench/1"
     default=4096,
     show_default=True,
     metavar="N",
-    help="Maximum number of samples in one round of the measurement. A round has whole batches, and at least one.",
+    help="Maximum number of samples in one round of the measurement, but at least one batch.",
 )
 @click.option(
     "--rounds", type=click.IntRange(1), default=5, show_default=True, metavar="N", help="Number of rounds to measure."

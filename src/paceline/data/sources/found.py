@@ -94,7 +94,7 @@ def source_of(path: Path, kind: str | None, classes: Sequence[str] | None = None
     if classes is not None and kind not in _NUMBERED:
         raise UsageError(f"--classes-from is for folders of images and tables, and {path} has format {kind}")
     if classes is not None and (twice := [name for name, count in Counter(classes).items() if count > 1]):
-        raise UsageError(f"the classes have {twice[0]!r} more than once, and its labels need one number")
+        raise UsageError(f"the list of classes has {twice[0]!r} more than once; give each class once")
     if kind in _OF_A_FOLDER_OR_FILE:
         wanted, listed = _OF_A_FOLDER_OR_FILE[kind]
         if wanted == "folder" and not path.is_dir() or wanted == "file" and not path.is_file():

@@ -74,7 +74,7 @@ def _why_not_expandable(torch: Any) -> Any:
 
 
 def _why_not_retained() -> str | None:
-    """Return why the C library does not keep freed memory in this process, or None if it does."""
+    """Return the reason why the C library of this process gives freed memory back, or None if it keeps the memory."""
     if not hasattr(ctypes.CDLL(None), "gnu_get_libc_version"):
         return "the C library is not glibc"
     if any(os.environ.get(name) != value for name, value in RETAINS.items()):

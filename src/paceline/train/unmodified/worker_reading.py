@@ -21,7 +21,7 @@ _CHANGES = "_paceline_changes"  # attribute of a worker's fetcher; missing befor
 
 
 class WorkerPart(list[Any]):
-    """The indices of a rank's rows of a batch, with those of the whole batch.
+    """The indices of the samples that one rank reads of a batch; the indices of the whole batch are an attribute.
 
     Args:
         whole: The indices of the whole batch.
@@ -95,7 +95,7 @@ def rows_of(batch: Any, low: int, high: int) -> Any:
 
 
 def like(batch: Mapping[Any, Any], found: dict[Any, Any]) -> Any:
-    """Return a dictionary as the type of mapping that a batch has, if that type can be made of a dictionary."""
+    """Convert a dictionary to the mapping type of a batch. Return the dictionary itself if the type does not accept it."""
     try:
         return type(batch)(found)  # type: ignore[call-arg]
     except TypeError:

@@ -14,8 +14,9 @@ The C library gives large blocks of memory back to the operating system when the
 takes them anew. With this remedy, the C library keeps freed memory. `tune` proposes `memory.retain_host_memory` if
 page faults take at least a tenth of the time (HOST005), and if 1.5 times as much memory is free as the program uses.
 
-The process holds more memory, because freed blocks of other sizes stay in between: of two programs, one held 20% more,
-and one 2.3 times as much. The memory stops growing after some steps.
+The process needs more memory, because it also keeps freed blocks that have the wrong size for the next tensor. Two
+programs were measured: one needed 20% more memory, the other 2.3 times as much. After some steps, the memory of both
+stopped growing.
 
 ## Safety class
 
