@@ -190,7 +190,7 @@ while True:
 
 
 def test_other_programs_may_remove_their_folders_while_a_trial_starts(tmp_path):
-    """Isolation mounts an overlay on each folder next to the trial. Here, another program keeps removing such folders."""
+    """Isolation mounts an overlay on each folder next to the trial, while another program removes such folders."""
     kernel_isolation(tmp_path)
     with tempfile.TemporaryDirectory(dir="/var/tmp") as place:  # beside thousands of folders of tests it takes long
         (Path(place) / "scratch").mkdir()

@@ -95,7 +95,7 @@ def rows_of(batch: Any, low: int, high: int) -> Any:
 
 
 def like(batch: Mapping[Any, Any], found: dict[Any, Any]) -> Any:
-    """Convert a dictionary to the mapping type of a batch. Return the dictionary itself if the type does not accept it."""
+    """Convert a dictionary to the mapping type of a batch, or return the dictionary if the type does not accept it."""
     try:
         return type(batch)(found)  # type: ignore[call-arg]
     except TypeError:
