@@ -14,9 +14,10 @@ from types import TracebackType
 from typing import Any
 
 from paceline.inprocess import hooks, import_hook
-from paceline.train.unmodified import batch_norm, commands, frameworks, gradients, listings, loaders, models
+from paceline.train.unmodified import batch_norm, commands, frameworks, gradients, listings, models
 from paceline.train.unmodified.comparison.drift import Drift, Pieces
 from paceline.train.unmodified.exchange import Exchange
+from paceline.train.unmodified.reading import loaders
 from paceline.train.unmodified.state import Refusal, Spread
 from paceline.train.unmodified.weights import shards
 

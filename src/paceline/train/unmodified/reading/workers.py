@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paceline.inprocess import hooks
-from paceline.train.unmodified.comparison.datasets import state_of
+from paceline.train.unmodified.reading.datasets import state_of
 
 _CHANGES = "_paceline_changes"  # attribute of a worker's fetcher; missing before its first batch
 

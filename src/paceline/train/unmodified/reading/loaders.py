@@ -3,7 +3,7 @@
 The indices of a batch are drawn as in one process, compared over the ranks, and then split. A loader with its own
 `collate_fn` is not split: each rank reads whole batches, as the function can use all samples. Neither is a loader whose
 dataset changes when a sample is read, which the first batch shows. With workers, the first batch of each worker shows
-it (`worker_reading`).
+it (`workers`).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from uuid import uuid4
 
 from paceline.data.batches.own_generators import own_generators
 from paceline.inprocess import hooks, import_hook
-from paceline.train.unmodified import draws, worker_reading
+from paceline.train.unmodified import draws
 from paceline.train.unmodified.call import bounds, sizes
-from paceline.train.unmodified.comparison import datasets
 from paceline.train.unmodified.exchange import Exchange
+from paceline.train.unmodified.reading import datasets, workers
 from paceline.train.unmodified.state import Spread
 
 
@@ -197,7 +197,7 @@ class _Reading:
             return index
         low, high = bounds(len(index), spread.ranks, spread.rank)
         if of_workers and iterator._paceline_undecided:
-            return worker_reading.WorkerPart(index, low, high, loader._paceline_note)
+            return workers.WorkerPart(index, low, high, loader._paceline_note)
         return list(index)[low:high]
 
     def fetched(self, fetch: Any, index: Any) -> Any:
@@ -252,7 +252,7 @@ class _Reading:
             whole = self.exchange.all_rows(part, parts)
             return whole.pin_memory() if part.is_pinned() else whole
         if isinstance(part, Mapping):
-            return worker_reading.like(part, {key: self._joined(value, parts) for key, value in part.items()})
+            return workers.like(part, {key: self._joined(value, parts) for key, value in part.items()})
         if isinstance(part, tuple) and hasattr(part, "_fields"):
             return type(part)(*(self._joined(value, parts) for value in part))
         if isinstance(part, list | tuple) and not (part and isinstance(part[0], str | bytes)):
