@@ -318,6 +318,6 @@ def test_tokens_that_a_tokenizer_adds_itself_are_named(tmp_path, capfd):
         with pytest.raises(SystemExit, match="^0$"):
             main(["data", "convert", str(tmp_path / "text.txt"), str(tmp_path / name), *options])
         said = capfd.readouterr().err
-        left_out = "[CLS] and [SEP], which template.json would add to each text, is left out; each document ends"
+        left_out = "left out: [CLS] and [SEP], which template.json would add to each text; each document ends"
         assert (left_out in said) == (name == "template")
         assert [np.load(file).tolist() for file in (tmp_path / name).glob("*.npy")] == [[2, 2, 1]]

@@ -143,7 +143,7 @@ def test_an_index_without_one_of_its_arrays_is_damaged(tmp_path):
 
 @pytest.mark.parametrize("numbers", [range(40), range(80), range(100, 140)], ids=["texts", "more", "values"])
 def test_shards_of_another_version_are_refused(tmp_path, numbers):
-    """A copy of a new version over the old one that ended early: each shard is whole, and belongs to another set."""
+    """Someone copies a new version over an old one, and the copy ends early. Each shard is complete."""
     for name, version, own in (("old", 1, range(40)), ("new", 2, numbers)):
         with Writer(tmp_path / name) as writer:
             for number in own:

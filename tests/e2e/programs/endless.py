@@ -45,7 +45,7 @@ log = open(f"{given.times}{rank}", "a", buffering=1) if given.times else None  #
 data = TensorDataset(torch.randn(given.steps * 4, 4), torch.randn(given.steps * 4, 1))
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 kept = []
-forked = "fork" if given.workers else None  # another start would run this file again
+forked = "fork" if given.workers else None  # a worker that is not forked would run this file
 loader = DataLoader(data, batch_size=4, num_workers=given.workers, multiprocessing_context=forked)
 for step, (inputs, targets) in enumerate(loader):
     optimizer.zero_grad()

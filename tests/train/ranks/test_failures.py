@@ -21,7 +21,7 @@ recipe = {"layout": "dp=4" if what == "too few ranks" else "dp=2"}
 if what == "killed, asynchronous":
     recipe["asynchronous"] = {"max_staleness": 2}
 if what == "late":
-    recipe["process_group"] = {"timeout_s": 10}  # more than the ranks start apart on a busy machine
+    recipe["process_group"] = {"timeout_s": 10}  # on a busy machine, ranks can start seconds apart
 engine = Engine(recipe)
 width = 5 if what == "other shapes" and rank == 1 else 4
 model = nn.Sequential(nn.Linear(4, width), nn.Linear(width, 4))

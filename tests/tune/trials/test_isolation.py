@@ -192,7 +192,7 @@ while True:
 def test_other_programs_may_remove_their_folders_while_a_trial_starts(tmp_path):
     """Isolation mounts an overlay on each folder next to the trial, while another program removes such folders."""
     kernel_isolation(tmp_path)
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:  # beside thousands of folders of tests it takes long
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as place:  # /tmp has thousands of folders of other tests
         (Path(place) / "scratch").mkdir()
         spec = {"uppers": [f"{place}/scratch"], "free": [], "replace": {}, "network": False}
         with subprocess.Popen([sys.executable, "-c", CHURN, place]) as other:

@@ -97,8 +97,8 @@ class Writer:
                 value may be None or left out.
 
         Raises:
-            BadSample: A value cannot be stored, is of another kind than in the first samples, or is the number of no
-                class.
+            BadSample: A value cannot be stored, is of another kind than in the first samples, or is a label
+                without a class.
             UsageError: A column has only None in the first samples, or the call is outside of the `with` block.
         """
         if not self._is_open:

@@ -57,7 +57,7 @@ class Tokenizer(Protocol):
     vocabulary: int
     end: int
     cuts: bool  # whether single lines get the same ids as in their document
-    note: str  # what a user may not expect of its ids; may be empty
+    note: str  # a message for the user before the conversion, or ""
 
     def ids(self, texts: Sequence[str]) -> Iterable[Sequence[int]]:
         """Return the ids of each text."""

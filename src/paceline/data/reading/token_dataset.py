@@ -82,7 +82,7 @@ class TokenDataset:
         return made
 
     def _checked(self, tokens: NDArray[Any]) -> NDArray[Any]:
-        """Return tokens as they are stored. Only damage that gives ids outside of the vocabulary is noticed."""
+        """Return the same tokens after a check that all are in the vocabulary. Other damage is not noticed here."""
         if tokens.size and int(tokens.max()) >= self.contents.vocabulary:
             raise DamagedData(
                 f"{self.folder} is damaged: it has the token {int(tokens.max())}, and the vocabulary has "

@@ -346,13 +346,13 @@ class FileTokenizer:
         self.cuts = parts[0] + parts[1] == parts[2]
 
     def _left_out(self) -> str:
-        """Return a note that names the tokens which the tokenizer would add to a text itself, or an empty text."""
+        """Return a note about tokens, such as [CLS], that Paceline leaves out, or an empty text if there are none."""
         added = [one for one in self._own.encode("a").ids if one not in self._ids("a")]
         if not added:
             return ""
         named = " and ".join(str(self._own.id_to_token(one)) for one in added)
         return (
-            f"{named}, which {self.name} would add to each text, is left out; each document ends with "
+            f"left out: {named}, which {self.name} would add to each text; each document ends with "
             f"{self._own.id_to_token(self.end)} (id {self.end})"
         )
 

@@ -1,4 +1,4 @@
-"""HOST005: the program gives memory back to the operating system, and takes it anew in every step."""
+"""HOST005: each step takes new memory from the operating system, because the last step gave its memory back."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from paceline.explain.rules import Rule
 
 _COMPUTE = ("forward", "backward", "optimizer")
 _PAGE_BYTES = 4096
-_WARM = 2  # first steps, in which memory is taken for the first time
-_LEAST_SHARE = 0.1  # of CPU time, in the operating system
-_LEAST_BYTES = 16e6  # in a step
-_MOST_S = 4e-6  # CPU time of a page fault, at most; more is other work of the operating system
+_WARM = 2  # first steps, which have more page faults than later ones
+_LEAST_SHARE = 0.1  # of step time, in the operating system
+_LEAST_BYTES = 16e6  # of new memory in a step
+_MOST_S = 4e-6  # most CPU time for a page fault; if it is more, the operating system does other work
 _LEAST_TICKS = 3
 
 PAGE = """
@@ -31,10 +31,14 @@ the program first writes to a page of new memory, the operating system has to fi
 
 ## How it is detected
 
-Paceline reads from the operating system how much CPU time the training process spends in the operating system, and
-its number of page faults. Paceline reports `page-faults` for training on a CPU if, after the first steps, at least 10%
-of the CPU time of the process is spent in the operating system, a step takes at least 16 MB of new memory, and the
-page faults are so many that they can explain this time (at most 4 µs of CPU time for each).
+The operating system counts how much CPU time the training process spends in the operating system, and how many page
+faults it has. Paceline reads both after the first steps, and reports `page-faults` for training on a CPU under three
+conditions:
+
+- The forward pass, the backward pass and the optimizer spend at least 10% of step time in the operating system.
+- A step takes at least 16 MB of new memory.
+- The page faults explain this time: it is at most 4 µs for each page fault. More time would mean that the process also
+  asks the operating system for something else, such as files.
 
 The upper end of the expected gain is the speed-up without the time in the operating system during the forward pass,
 the backward pass and the optimizer. The lower end is the speed-up if half of this time remains. With several ranks, it

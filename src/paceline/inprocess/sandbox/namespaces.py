@@ -68,7 +68,7 @@ def main(arguments: Sequence[str]) -> None:
     here, addresses = os.getcwd(), own_addresses()
     _enter(keeps_network=wanted["network"])
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))  # each covered folder is open meanwhile
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))  # three open files for each folder
     _cover(wanted)
     resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     if not wanted["network"]:

@@ -53,7 +53,7 @@ def begin(folder: str, since_s: float | None = None) -> None:
     is_later = None if since_s is None else _later_than(since_s)
     _overlay = overlay = Overlay(folder, free_places(os.environ, os.getcwd()), is_later)
     shutil._use_fd_functions = False  # type: ignore[attr-defined]  # rmtree with paths, which the patches see
-    if hasattr(shutil, "_rmtree_impl"):  # the same in Python 3.14
+    if hasattr(shutil, "_rmtree_impl"):  # Python 3.14 reads this variable instead
         shutil._rmtree_impl = shutil._rmtree_unsafe  # type: ignore[attr-defined]
     _patch_open(overlay)
     _patch_reading(overlay)

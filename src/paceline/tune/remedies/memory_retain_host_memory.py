@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from paceline.tune.candidates import Candidate, DiagnosisContext
 from paceline.tune.remedies import TunableRemedy
 
-_FREE = 1.5  # memory that must be free, in memory of the program
+_FREE = 1.5  # free memory that is needed, as a multiple of the memory of the program
 
 PAGE = """
 The C library gives large blocks of memory back to the operating system when the program frees them, and the next step
@@ -24,14 +24,14 @@ The safety class is exact, because training computes the same numbers at other m
 
 ## What it sets
 
-This remedy sets `allocator.retain_host_memory = true`. Paceline adds three variables to the environment before the
+This remedy sets `allocator.retain_host_memory = true`. Paceline adds two variables to the environment before the
 program starts: `MALLOC_MMAP_THRESHOLD_` and `MALLOC_TRIM_THRESHOLD_`. If the environment has settings of malloc
 already, Paceline keeps them and adds none.
 
 ## How it is confirmed
 
-Paceline checks at the first optimizer step that the process got the variables, that its C library is glibc, and that no
-other allocator (jemalloc, tcmalloc, mimalloc) is loaded.
+When the program has imported torch, Paceline checks three things: the process has the two variables, its C library is
+glibc, and no other allocator (jemalloc, tcmalloc, mimalloc) is loaded.
 
 ## In the source
 

@@ -56,7 +56,7 @@ class Tolerance:
         return bool((equal | ((found - expected).abs() <= self._limit(torch, expected, found, shaken))).all())
 
     def near_mean(self, torch: Any, name: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> bool:
-        """Return whether a running mean of BatchNorm equals the expected one, except for rounding of its samples.
+        """Return whether a buffer is a running mean of BatchNorm that equals the expected one, except for rounding.
 
         The mean of standardized values is near 0. Its rounding error has the size of the values, not of the mean.
 

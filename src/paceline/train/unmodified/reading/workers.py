@@ -39,7 +39,7 @@ class WorkerPart(list[Any]):
 
 
 def _arrived(*given: Any) -> WorkerPart:
-    """Make the indices in a worker, and patch torch's reading there."""
+    """Create the indices in a worker process, and patch torch's class that reads samples in this process."""
     from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
     patch(_MapDatasetFetcher)
@@ -63,7 +63,7 @@ def patch(fetcher: Any) -> None:
 
 
 def _part_of(fetcher: Any, fetch: Callable[[Any], Any], index: WorkerPart) -> Any:
-    """Read the rows of a rank: only these, or the whole batch if reading changes the dataset, or may do so."""
+    """Return the rows of a rank. Read the other samples of the batch too if reading changes the dataset."""
     changes = getattr(fetcher, _CHANGES, None)
     if changes is False:
         return fetch(list(index))
