@@ -20,7 +20,6 @@ import ctypes
 import json
 import os
 import re
-import resource
 import socket
 import struct
 import sys
@@ -28,6 +27,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+try:
+    import resource
+except ModuleNotFoundError:  # Windows: no namespaces there either, but `network` needs `own_addresses`
+    resource = None  # type: ignore[assignment]
 
 FAILED = 125  # exit code if the namespaces cannot be created
 _NEWNS, _NEWIPC, _NEWUSER, _NEWNET = 0x00020000, 0x08000000, 0x10000000, 0x40000000
