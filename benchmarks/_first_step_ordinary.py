@@ -43,6 +43,18 @@ class Conv(nn.Module):
         return self.head(F.dropout(x, 0.2, self.training).mean((2, 3)))
 
 
+def pictures() -> nn.Module:
+    """Convolutions with biases before BatchNorm, whose gradients are 0 except for rounding, and two poolings."""
+    layers = [nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
+    layers += [nn.Conv2d(32, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(64, 3))
+
+
+def large_photos() -> tuple[Any, Any]:
+    drawn = torch.Generator().manual_seed(5)
+    return torch.randn(16, 3, 128, 128, generator=drawn), torch.randint(0, 3, (16,), generator=drawn)
+
+
 class Recurrent(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -274,6 +286,8 @@ def ordinary() -> list[Case]:
     cases += [
         Case("convolutions, GroupNorm", a, norms(lambda n: nn.GroupNorm(2, n)), **images) for a in ("dp=2", "shard=2")
     ]
+    large = {"loss": F.cross_entropy, "data": large_photos}
+    cases += [Case("large pictures, biases before BatchNorm", a, pictures, **large) for a in ("dp=2", "shard=2")]
     cases += [Case("recurrent", a, Recurrent) for a in ("dp=2", "shard=2")]
     cases += [Case("variational", a, Vae, vae_loss, vectors) for a in ("dp=2", "shard=2")]
     cases += [Case("diffusion", a, Diffusion, lambda o, _: o.pow(2).mean(), vectors) for a in ("dp=2", "shard=2")]

@@ -1038,6 +1038,52 @@ def statistics_of_standardized_columns():
     return told
 
 
+def layers_of_pictures(*sizes):
+    """Return convolutions with biases, whose gradients before BatchNorm are nothing but rounding, and poolings."""
+    layers, before = [], 3
+    for size in sizes:
+        layers += [nn.Conv2d(before, size, 3, padding=1), nn.BatchNorm2d(size), nn.ReLU(inplace=True), nn.MaxPool2d(2)]
+        before = size
+    return layers
+
+
+def fit_pictures(model, pixels, target, rate=1e-3):
+    """Train for steps that are compared with the whole batch four times."""
+    optimizer, told = torch.optim.SGD(model.parameters(), lr=rate), []
+    for step in range(7):
+        loss = functional.cross_entropy(model(pixels.roll(step, -1)), target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        told.append(loss.item())
+    return [*told, weights(model)]
+
+
+@case
+def large_pictures_with_pooling():
+    torch.manual_seed(1)
+    pixels, target = torch.randn(16, 3, 96, 96), torch.randint(0, 4, (16,))
+    end = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 4)
+    return fit_pictures(nn.Sequential(*layers_of_pictures(32, 64)[:-1], *end), pixels, target)
+
+
+@case
+def large_pictures_with_a_label_for_each_pixel():
+    torch.manual_seed(3)
+    pixels, target = torch.rand(8, 3, 64, 64), torch.randint(0, 4, (8, 64, 64))
+    up = nn.ConvTranspose2d(16, 8, 2, 2), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.Conv2d(8, 4, 1)
+    return fit_pictures(nn.Sequential(*layers_of_pictures(16), *up), pixels, target)
+
+
+@case
+def sounds_with_convolutions():
+    torch.manual_seed(4)
+    waves, target = torch.randn(16, 3, 4000), torch.randint(0, 4, (16,))
+    parts = [nn.Conv1d(3, 16, 9, 4), nn.BatchNorm1d(16), nn.ReLU(inplace=True), nn.Conv1d(16, 16, 9, 4)]
+    parts += [nn.BatchNorm1d(16), nn.ReLU(inplace=True), nn.AdaptiveMaxPool1d(1), nn.Flatten(), nn.Linear(16, 4)]
+    return fit_pictures(nn.Sequential(*parts), waves, target)
+
+
 def main():
     for name in sys.argv[1:] or CASES:
         torch.manual_seed(7)

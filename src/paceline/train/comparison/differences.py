@@ -78,6 +78,11 @@ def noise_of(value: Any, changed: Any) -> float:
     return found if found < float("inf") else 0.0
 
 
+def times(item_bytes: int) -> float:
+    """Return the multiple of measured rounding that is allowed for a format with `item_bytes` bytes."""
+    return _TIMES[item_bytes]
+
+
 def last_bits(item_bytes: int) -> float:
     """Return the relative size of a change in the last bits of a format with `item_bytes` bytes."""
     return _LAST_BITS[item_bytes]

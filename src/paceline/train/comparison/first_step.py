@@ -21,7 +21,7 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.train import batch_norm
 from paceline.train.arrange import Arranged, is_on_meta
-from paceline.train.comparison import advice, differences, draws, samples, synced
+from paceline.train.comparison import advice, differences, draws, rounding, samples, synced
 from paceline.train.comparison.paired_passes import Attempt, BatchPasses, ForwardPasses, PairedPasses, exact_context
 from paceline.train.comparison.restored import restored, varied
 from paceline.train.comparison.samples import numbers
@@ -263,32 +263,20 @@ class FirstStep:
             yield Difference(what, module, times, differences.relative(own, expected), 0)
 
     def _noise(self, results: Results, attempt: Attempt) -> dict[str, float]:
-        """Return the change that rounding causes, by a run with the last bits of parameters changed."""
-        import torch
-
+        """Return the change that rounding causes in each output, loss and gradient of the whole model."""
         before = {name: None if grad is None else synced.full(grad).clone() for name, grad in results.gradients.items()}
-        outputs = {key: [value.clone() for value in values] for key, values in results.whole.items()}
         losses = {name: value for name, _, value in results.passes.losses()}
-        bits = torch.Generator().manual_seed(0)
-        kept = {name: value.detach().clone() for name, value in self._whole.named_parameters()}
-        with torch.no_grad():
-            for value in self._whole.parameters():
-                if value.is_floating_point():
-                    signs = torch.randint(-1, 2, value.shape, generator=bits).to(value)
-                    value.mul_(1 + signs * differences.last_bits(self._bytes))
-        with self._alike(self._whole), traced(self._whole, deep=False) as again, draws.replaying(self._replay):
-            results.passes.on_one()
-        if not attempt.joined:
-            synced.summed(self._whole, self._world.group("dp", "shard"))
-        parameters = [(name, p) for name, p in self._whole.named_parameters() if p.requires_grad]
-        noise = {f"the gradient of {name}": _noise_of(before[name], p.grad) for name, p in parameters}
-        for key, values in outputs.items():
-            for number, value in enumerate(values):
-                noise[f"{key[0]}:{key[1]}:{number}"] = _noise_of(value, again[key][number])
-        noise |= {name: _noise_of(losses[name], value) for name, _, value in results.passes.losses() if name in losses}
-        with torch.no_grad():
-            for name, value in self._whole.named_parameters():
-                value.copy_(kept[name])
+        first = _by_key(before, results.whole, losses)
+
+        def again() -> dict[str, Any]:
+            with self._alike(self._whole), traced(self._whole, deep=False) as whole, draws.replaying(self._replay):
+                results.passes.on_one()
+            if not attempt.joined:
+                synced.summed(self._whole, self._world.group("dp", "shard"))
+            found = {name: p.grad for name, p in self._whole.named_parameters() if p.requires_grad}
+            return _by_key(found, whole, {name: value for name, _, value in results.passes.losses()})
+
+        noise = rounding.measured(self._whole, self._bytes, first, again)
         results.gradients.update(before)
         return noise
 
@@ -348,10 +336,12 @@ def _owner(name: str) -> str:
     return name.rpartition(".")[0]
 
 
-def _noise_of(value: Any, changed: Any) -> float:
-    if value is None or changed is None:
-        return 0.0
-    return differences.noise_of(value, synced.full(changed))
+def _by_key(gradients: dict[str, Any], outputs: Outputs, losses: dict[str, Any]) -> dict[str, Any]:
+    """Return gradients, outputs and losses in one dict, under the names that `_difference` looks up."""
+    found = {f"the gradient of {name}": value for name, value in gradients.items()}
+    for key, values in outputs.items():
+        found |= {f"{key[0]}:{key[1]}:{number}": value for number, value in enumerate(values)}
+    return found | losses
 
 
 def copied(model: Any, world: World, recipe: Recipe) -> Any:

@@ -35,7 +35,7 @@ _WAIT_AT_END = timedelta(seconds=10)
 
 
 _FIRST_OF_PIECES = 8  # steps of each optimizer
-_MOST_SHARE = 0.005  # of the training time, for the check of shards between steps
+_MOST_SHARE = 0.0005  # of the training time, for the check of shards between steps
 _BITS = {8: "int64", 4: "int32", 2: "int16", 1: "int8"}
 
 

@@ -11,9 +11,10 @@ import io
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from paceline.train.double_precision import as_double, in_double
 from paceline.train.unmodified import draws
 from paceline.train.unmodified.call import Call
 from paceline.train.unmodified.comparison.outputs import Said, noted
@@ -227,6 +228,19 @@ def _flip(torch: Any, module: Any, bit: int) -> None:
         value = getattr(weight.data, "_local_tensor", weight.data)
         if value.is_floating_point() and value.element_size() in kinds and value.numel():
             value.view(kinds[value.element_size()]).bitwise_xor_(bit if value.element_size() == 4 else 1)
+
+
+@contextmanager
+def call_in_double(torch: Any, call: Call) -> Iterator[Call]:
+    """Return a context in which a model is in double precision, and its call with inputs in double precision."""
+    with in_double(call.module):
+        yield replace(call, leaves=[_in_double(torch, leaf) for leaf in call.leaves])
+
+
+def _in_double(torch: Any, leaf: Any) -> Any:
+    if not isinstance(leaf, torch.Tensor) or isinstance(leaf, torch.nn.Parameter):
+        return leaf
+    return as_double(leaf.detach()).requires_grad_(leaf.requires_grad)
 
 
 @contextmanager

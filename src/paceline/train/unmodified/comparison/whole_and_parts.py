@@ -65,20 +65,46 @@ def compare(exchange: Exchange, call: Call, before: Way | None, *, trains: bool)
             f"it gets a {type(strange).__name__}, which may contain samples that Paceline cannot split",
         )
     tried = [False, True] if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda") else [False]
+    found: Way | str | None = None
     for autocast in tried:
         with trial_call.apart(torch, spread, autocast=autocast), trial_call.zeros_filled(torch, call.module):
-            calls = TrialCalls(call)
-            try:
-                found = _Comparison(exchange, calls, before).way()
-            except replay.CannotReplay as error:
-                found = f"its random numbers cannot be split over parts of the batch ({error})"
-            finally:
-                calls.end()
+            found = _compared(exchange, call, before)
         if isinstance(found, Way):
             return found
-        if found is None and autocast is tried[-1]:
-            return before or Way(splits=False)  # the call itself fails; the program is to get its error
-    return _cannot(call, before, trains, str(found))
+    if found is None:
+        return before or Way(splits=False)  # the call itself fails; the program is to get its error
+    exact = None if shards.is_split(call.module) else _compared_in_double(exchange, call, before)
+    return exact or _cannot(call, before, trains, str(found))
+
+
+def _compared(exchange: Exchange, call: Call, before: Way | None) -> Way | str | None:
+    """Return how results are combined, why they cannot be combined, or None if the call itself fails."""
+    calls = TrialCalls(call)
+    try:
+        return _Comparison(exchange, calls, before).way()
+    except replay.CannotReplay as error:
+        return f"its random numbers cannot be split over parts of the batch ({error})"
+    finally:
+        calls.end()
+
+
+def _compared_in_double(exchange: Exchange, call: Call, before: Way | None) -> Way | None:
+    """Compare once more in double precision, in which rounding does not flip ReLUs or the choice of a maximum.
+
+    Returns:
+        How results are combined, or None if they cannot be combined or the model fails in double precision.
+    """
+    torch, spread = call.spread.torch, call.spread
+    try:
+        with (
+            trial_call.call_in_double(torch, call) as wide,
+            trial_call.apart(torch, spread, autocast=False),
+            trial_call.zeros_filled(torch, call.module),
+        ):
+            found = _compared(exchange, wide, before)
+    except (RuntimeError, TypeError):  # such as a backward pass of its own for fp32
+        return None
+    return found if isinstance(found, Way) else None
 
 
 def _cannot(call: Call, before: Way | None, trains: bool, why: str) -> Way:

@@ -1,0 +1,136 @@
+"""Measures how far rounding changes the results of the whole model, by two more runs of it.
+
+In the first run, the parameters are changed in their last bits. In the second run, the model is in double precision,
+and the parameters are changed by more, so that ReLUs and maxima flip if any are near a tie. The second run also shows
+which biases have no influence on the loss, such as those before BatchNorm: their gradient is 0, and what is computed
+in fp32 is the rounding error of a sum whose terms cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+from paceline.train.comparison import differences, synced
+from paceline.train.double_precision import as_double, in_double
+
+_FLIPPING = 2.0**-18  # of parameters: 16 times as much as in the first run, so that some values flip if any can
+_ZERO = 1e-9  # of the sum of the absolute terms of a bias's gradient, in double precision
+_ROUNDED = 1e-3  # of the same sum, in fp32; 3e-4 was seen in sums of 65,536 terms
+Values = Mapping[str, Any]  # outputs, losses and gradients by name; None for a weight without a gradient
+
+
+def measured(whole: Any, item_bytes: int, first: Values, again: Callable[[], Values]) -> dict[str, float]:
+    """Return the root mean square of the change of each value.
+
+    Args:
+        whole: The whole model; its parameters are the same afterwards.
+        item_bytes: Bytes of an element of the format in which it computes.
+        first: The values of the run to which the changes refer.
+        again: Runs the whole model once more on the same samples, and returns the values.
+    """
+    kept = {name: None if value is None else value.detach().clone() for name, value in first.items()}
+    with _changed(whole, differences.last_bits(item_bytes)):
+        found = _changes(kept, again())
+    if item_bytes != 4:
+        return found
+    terms: dict[str, float] = {}
+    try:
+        with in_double(whole), _changed(whole, _FLIPPING), _double_inside(whole), _noting_terms(whole, terms):
+            exact = again()
+            changes = _changes(kept, exact)
+    except (RuntimeError, TypeError):  # the model has tensors of its own in fp32
+        return found
+    for name, size in terms.items():
+        gradient = exact.get(name)
+        if gradient is not None and float(gradient.abs().max()) <= _ZERO * size:
+            changes[name] = _ROUNDED * size / differences.times(item_bytes)
+    return {name: max(change, changes[name]) for name, change in found.items()}
+
+
+def _changes(first: Values, again: Values) -> dict[str, float]:
+    pairs = {name: (value, again.get(name)) for name, value in first.items()}
+    return {
+        name: 0.0 if one is None or other is None else differences.noise_of(one, synced.full(other))
+        for name, (one, other) in pairs.items()
+    }
+
+
+@contextmanager
+def _changed(whole: Any, share: float) -> Iterator[None]:
+    """Return a context in which each parameter element is larger or smaller by a share, or as it was."""
+    import torch
+
+    bits = torch.Generator().manual_seed(0)
+    kept = [(value, value.detach().clone()) for value in whole.parameters() if value.is_floating_point()]
+    try:
+        with torch.no_grad():
+            for value, _ in kept:
+                signs = torch.randint(-1, 2, value.shape, generator=bits).to(value)
+                value.mul_(1 + signs * share)
+        yield
+    finally:
+        with torch.no_grad():
+            for value, before in kept:
+                value.copy_(before)
+
+
+@contextmanager
+def _double_inside(whole: Any) -> Iterator[None]:
+    """Return a context in which a model in double precision gets and returns tensors in fp32, as its loss expects."""
+    from torch.utils._pytree import tree_map
+
+    def before(_: Any, args: Any, kwargs: Any) -> Any:
+        return tree_map(as_double, args), tree_map(as_double, kwargs)
+
+    def after(_: Any, __: Any, output: Any) -> Any:
+        return tree_map(_as_single, output)
+
+    with ExitStack() as stack:
+        stack.callback(whole.register_forward_pre_hook(before, with_kwargs=True).remove)
+        stack.callback(whole.register_forward_hook(after, prepend=True).remove)
+        yield
+
+
+@contextmanager
+def _noting_terms(whole: Any, terms: dict[str, float]) -> Iterator[None]:
+    """Return a context for a backward pass that notes of what size the terms of the gradient of each bias are.
+
+    Args:
+        whole: The whole model.
+        terms: Gets, by the names of `Values`, the sum of the absolute terms of an element (mean over the elements).
+    """
+    import torch
+
+    names = {id(value): f"the gradient of {name}" for name, value in whole.named_parameters()}
+    summed: dict[str, float] = {}
+    raw: dict[int, float] = {}
+
+    def note(name: str, size: int, gradient: Any) -> None:
+        summed[name] = summed.get(name, 0.0) + float(gradient.detach().abs().sum()) / size
+
+    def after(module: Any, _: Any, output: Any) -> None:
+        bias: Any = getattr(module, "bias", None)
+        if id(bias) in names and isinstance(output, torch.Tensor) and output.requires_grad:
+            output.register_hook(partial(note, names[id(bias)], bias.numel()))
+
+    def accumulated(value: Any) -> None:
+        raw[id(value)] = float(value.grad.norm())
+
+    with ExitStack() as stack:
+        stack.callback(torch.nn.modules.module.register_module_forward_hook(after).remove)
+        for value in whole.parameters():
+            if value.requires_grad:
+                stack.callback(value.register_post_accumulate_grad_hook(accumulated).remove)
+        yield
+        scaled = [(value.grad.norm(), raw[id(value)]) for value in whole.parameters() if id(value) in raw]
+        factor = max((float(norm) / before for norm, before in scaled if before), default=1.0)
+        terms.update({name: size * factor for name, size in summed.items()})
+
+
+def _as_single(value: Any) -> Any:
+    import torch
+
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype == torch.float64 else value
