@@ -79,8 +79,10 @@ CAPPED = {"throttle_reasons": ["power_cap"], "sm_clock_mhz": 1700, "power_w": 69
 def test_gpu002_power_capped_at_the_default_limit_is_only_told(tmp_path):
     finding = on_gpu(tmp_path, readings=CAPPED)["GPU002"]
     assert (finding.severity, finding.gain) == ("info", None)
-    assert remedies(finding) == ["precision.autocast"]
+    assert remedies(finding) == []  # it computes in bf16 already
     assert diagnose(gpu_run(tmp_path / "b", readings=CAPPED).run).verdict == "compute-bound"
+    plain = on_gpu(tmp_path / "c", readings=CAPPED, meta={"autocast": None})["GPU002"]
+    assert remedies(plain) == ["precision.autocast"]
 
 
 def test_gpu002_power_capped_by_a_limit_that_was_lowered(tmp_path):

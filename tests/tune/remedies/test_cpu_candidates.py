@@ -16,10 +16,14 @@ SMALL = ("aten::tanh", 900, 9000.0, None)
 CONVOLUTION = ("aten::mkldnn_convolution", 4, 3000.0, None)
 
 
-def proposed(folder, *operators: Any, threads: int = 1, flags: str = "", **row: Any) -> dict[str, Candidate]:
+def proposed(
+    folder, *operators: Any, threads: int = 1, flags: str = "", meta: Any = None, **row: Any
+) -> dict[str, Candidate]:
     """What is proposed to a run whose profiled step has some operators, by remedy."""
     run = RunFolder(folder).rank(
-        plain(60, **row), meta={"threads": threads}, notes=[{"kind": "end", "exception": None}, window(operators)]
+        plain(60, **row),
+        meta={"threads": threads, **(meta or {})},
+        notes=[{"kind": "end", "exception": None}, window(operators)],
     )
     read = run.gauges(header={"allowed_cores": 4.0}).read()
     found = candidates(DiagnosisContext(run=read, recipe={}, cpu_flags=frozenset(flags.split())))
@@ -65,6 +69,11 @@ def test_bf16_is_expected_to_speed_up_matrix_work_where_the_processor_multiplies
     assert large.low == 1.0 and 2.0 < large.high <= 3.0
     assert small["precision.autocast"].predicted.high < 1.02
     assert proposed(tmp_path / "emulated", LARGE, flags="fma avx512f")["precision.autocast"].predicted is None
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_bf16_is_not_proposed_to_a_program_that_computes_in_16_bits_already(tmp_path, kind):
+    assert "precision.autocast" not in proposed(tmp_path, LARGE, flags="avx512_bf16", meta={"autocast": kind})
 
 
 @pytest.mark.parametrize("operator", ["aten::mkldnn_rnn_layer", "aten::lstm", "aten::gru", "aten::mkldnn_convolution"])

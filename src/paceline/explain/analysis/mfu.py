@@ -62,6 +62,11 @@ def number_format(rank: Rank, window: ProfilerWindow | None = None) -> str | Non
     return "tf32" if _uses_tf32(rank, window) else "fp32"
 
 
+def computes_in_16_bits(rank: Rank) -> bool:
+    """Return whether matrix products are known to be in bf16 or fp16."""
+    return number_format(rank) in _SHORT.values()
+
+
 def _uses_tf32(rank: Rank, window: ProfilerWindow | None) -> bool:
     if capability(rank.meta) < _TF32_FROM:
         return False

@@ -6,10 +6,12 @@ from paceline.core import units
 from paceline.explain import words
 from paceline.explain.analysis.breakdown import profiled_part
 from paceline.explain.analysis.gains import at_most
+from paceline.explain.analysis.mfu import computes_in_16_bits
 from paceline.explain.analysis.profiler_window import is_elementwise
 from paceline.explain.analysis.run_analysis import RunAnalysis, operators_were_timed
-from paceline.explain.model import Evidence, Finding, Remedy
+from paceline.explain.model import Evidence, Finding, Gain, Remedy
 from paceline.explain.rules import Rule
+from paceline.record.run import Rank
 
 PAGE = """
 ## What it means
@@ -65,23 +67,27 @@ def check(analysis: RunAnalysis) -> Finding | None:
             ),
             words.share_of_step(share, "element-wise operations"),
         ],
-        remedies=[
-            Remedy(
-                id="compute.compile",
-                safety="numeric",
-                change="use torch.compile(model), which fuses chains of element-wise operations",
-                gain=gain,
-            ),
-            Remedy(
-                id="precision.autocast",
-                safety="numeric",
-                change="use bf16 autocast, which halves the bytes that operations read and write",
-                gain=at_most(share),
-            ),
-        ],
+        remedies=_remedies(rank.record, gain),
         summary=f"element-wise operations take {units.percent(share)} of the time, and memory bandwidth limits their "
         f"speed",
     )
+
+
+def _remedies(rank: Rank, gain: Gain) -> list[Remedy]:
+    """Return compilation, and autocast unless the program computes in 16 bits already."""
+    fused = Remedy(
+        id="compute.compile",
+        safety="numeric",
+        change="use torch.compile(model), which fuses chains of element-wise operations",
+        gain=gain,
+    )
+    rounded = Remedy(
+        id="precision.autocast",
+        safety="numeric",
+        change="use bf16 autocast, which halves the bytes that operations read and write",
+        gain=gain,
+    )
+    return [fused] if computes_in_16_bits(rank) else [fused, rounded]
 
 
 RULE = Rule(code="COMP006", name="bandwidth-bound", page=PAGE, check=check)

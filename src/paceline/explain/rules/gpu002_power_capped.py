@@ -5,9 +5,11 @@ from __future__ import annotations
 from paceline.core import units
 from paceline.explain.analysis.gains import at_most
 from paceline.explain.analysis.gpu import GpuUse, Throttle
+from paceline.explain.analysis.mfu import computes_in_16_bits
 from paceline.explain.analysis.run_analysis import RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
+from paceline.record.run import Rank
 
 _LEAST_SHARE = 0.05
 _LEAST_DEFICIT = 0.05
@@ -60,7 +62,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
         gain=gain,
         ranks=sorted({r.record.rank for r, _, _ in found}),
         evidence=_evidence(gpu, cut),
-        remedies=_remedies(gpu, cut),
+        remedies=_remedies(rank.record, gpu, cut),
         summary=f"GPU {gpu.index} lowers its clock rate because of its power limit or a power brake during "
         f"{units.percent(cut.share)} of the time",
     )
@@ -103,7 +105,7 @@ def _evidence(gpu: GpuUse, cut: Throttle) -> list[Evidence]:
     return found
 
 
-def _remedies(gpu: GpuUse, cut: Throttle) -> list[Remedy]:
+def _remedies(rank: Rank, gpu: GpuUse, cut: Throttle) -> list[Remedy]:
     if cut is gpu.brake:
         return [
             Remedy(
@@ -113,9 +115,8 @@ def _remedies(gpu: GpuUse, cut: Throttle) -> list[Remedy]:
     if _is_lowered(gpu):
         change = f"nvidia-smi -i {gpu.index} -pl {gpu.power_limit_default_w:.0f}"
         return [Remedy(id="gpu.power_limit", safety="exact", change=change)]
-    return [
-        Remedy(id="precision.autocast", safety="numeric", change="use bf16 autocast if the program does not use it yet")
-    ]
+    rounded = Remedy(id="precision.autocast", safety="numeric", change="use bf16 autocast")
+    return [] if computes_in_16_bits(rank) else [rounded]
 
 
 RULE = Rule(code="GPU002", name="power-capped", page=PAGE, check=check)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from paceline.core import units
+from paceline.explain.analysis.mfu import computes_in_16_bits
 from paceline.explain.analysis.run_analysis import RankAnalysis, RunAnalysis
 from paceline.explain.model import Evidence, Finding, Remedy
 from paceline.explain.rules import Rule
@@ -37,6 +38,9 @@ allocated memory.
 """
 
 
+_ROUNDED = Remedy(id="precision.autocast", safety="numeric", change="use bf16 autocast")
+
+
 def check(analysis: RunAnalysis) -> Finding | None:
     """Return finding MEM001, or None if it does not apply."""
     return _on_device(analysis) or _on_host(analysis)
@@ -64,9 +68,7 @@ def _on_device(analysis: RunAnalysis) -> Finding | None:
                 safety="exact",
                 change="recompute the activations of the largest blocks (activation checkpointing)",
             ),
-            Remedy(
-                id="precision.autocast", safety="numeric", change="use bf16 autocast if the program does not use it yet"
-            ),
+            *([] if computes_in_16_bits(rank.record) else [_ROUNDED]),
             Remedy(
                 id="batch.size",
                 safety="semantic",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paceline.explain.analysis.mfu import number_format
+from paceline.explain.analysis.mfu import computes_in_16_bits
 from paceline.explain.analysis.run_analysis import gain_of_removing
 from paceline.tune.candidates import Candidate, DiagnosisContext, operator_share
 from paceline.tune.remedies import TunableRemedy
@@ -45,7 +45,7 @@ def _candidates(context: DiagnosisContext) -> Sequence[Candidate]:
     if share is None or share < _LEAST_SHARE or context.setting("compute", "sdpa_backend"):
         return []
     first = context.facts.first
-    half = number_format(first.record, first.window) in ("bf16", "fp16")
+    half = computes_in_16_bits(first.record)
     running = _running(context)
     return [
         Candidate(

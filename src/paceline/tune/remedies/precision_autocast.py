@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paceline.explain.analysis.mfu import computes_in_16_bits
 from paceline.tune.candidates import DiagnosisContext, capability, operator_share
 from paceline.tune.remedies import TunableRemedy, at_most, switch
 
@@ -9,6 +10,8 @@ PAGE = """
 Under autocast, matrix operations run in bfloat16. In bfloat16, matrix operations need half as many bytes, and run
 several times as fast on hardware that supports bfloat16. The loss is computed in fp32 outside autocast. Parameters and
 optimizer state stay in fp32.
+
+`tune` does not propose this remedy for a program that computes in bf16 or fp16 already.
 
 On a CPU with bfloat16 instructions (AVX-512 BF16, AMX, or Arm BF16), `tune` expects matrix operations to run at most
 three times as fast as in fp32. On other CPUs, the gain is unknown before the trial.
@@ -38,6 +41,10 @@ _MATRIX_WORK = ("addmm", "::mm", "bmm", "conv", "attention", "linear", "rnn", "l
 _TIMES = 3.0  # largest speed-up of bf16: twice the products per instruction and half the bytes
 
 
+def _can_round(context: DiagnosisContext) -> bool:
+    return not computes_in_16_bits(context.facts.first.record) and (not context.on_cuda or capability(context) >= 8.0)
+
+
 def _most(context: DiagnosisContext) -> float | None:
     """Return the largest possible speed-up, computed from the share of matrix operations.
 
@@ -58,7 +65,7 @@ REMEDY = TunableRemedy(
             "precision.autocast",
             "bf16",
             why="the model computes in bf16, and the loss is computed in fp32",
-            when=lambda context: not context.on_cuda or capability(context) >= 8.0,
+            when=_can_round,
         ),
         _most,
     ),
