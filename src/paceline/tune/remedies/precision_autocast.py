@@ -41,10 +41,6 @@ _MATRIX_WORK = ("addmm", "::mm", "bmm", "conv", "attention", "linear", "rnn", "l
 _TIMES = 3.0  # largest speed-up of bf16: twice the products per instruction and half the bytes
 
 
-def _can_round(context: DiagnosisContext) -> bool:
-    return not computes_in_16_bits(context.facts.first.record) and (not context.on_cuda or capability(context) >= 8.0)
-
-
 def _most(context: DiagnosisContext) -> float | None:
     """Return the largest possible speed-up, computed from the share of matrix operations.
 
@@ -65,7 +61,10 @@ REMEDY = TunableRemedy(
             "precision.autocast",
             "bf16",
             why="the model computes in bf16, and the loss is computed in fp32",
-            when=_can_round,
+            when=lambda context: (
+                not computes_in_16_bits(context.facts.first.record)
+                and (not context.on_cuda or capability(context) >= 8.0)
+            ),
         ),
         _most,
     ),
