@@ -307,3 +307,14 @@ def test_a_program_that_fails_by_itself_now_and_then(tmp_path, fails, ends):
                 runner.compare(contest, SOON)
     finally:
         counted.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("queued", [0, 30], ids=["no workers", "many batches in front"])
+def test_a_program_too_short_to_measure_is_said_to_have_the_steps_that_it_has(tmp_path, queued):
+    """Steps before the first block, and those of the block in which it ends, belong to the program too."""
+    loader = f"num_workers={int(queued > 0)}" + f", prefetch_factor={queued}" * (queued > 0)
+    short = TRAINS.replace("range(1000)", "range(1)").replace("return 80", "return 200")
+    runner = workshop_of(tmp_path, short.replace("num_workers=1, persistent_workers=kept", loader))
+    spec = ComparisonSpec(before=BASELINE, after={"optimizer": {"fused": True}}, warmup_steps=100)
+    with pytest.raises(TrialFailed, match="the program ends after 50 steps"):
+        runner.compare(spec, SOON)

@@ -16,6 +16,7 @@ from paceline.core.remedies import Safety, least_safe
 from paceline.core.statistics import Interval
 from paceline.hardware.host import cpu_flags
 from paceline.record.read import read_run
+from paceline.record.run import Run
 from paceline.tune.candidates import DiagnosisContext
 from paceline.tune.comparison.copies import (
     RestartedProcess,
@@ -159,7 +160,7 @@ class TrialRunner:
             self._set_copies(process.gpus.memory, needs, free)
         if not run.ranks:
             raise TrialFailed("no training step was seen")
-        self._total = len(run.ranks[0].steps) - 1 if over else self._total  # the first step does not count
+        self._total = _steps_after_first(run) if over else self._total
         return DiagnosisContext(run=run, recipe=recipe, cpu_flags=cpu_flags())
 
     def measure_variation(self, step_s: float, epoch_steps: int | None, *, waits: bool) -> None:
@@ -210,7 +211,7 @@ class TrialRunner:
             if time.monotonic() > deadline.usual or (rounds and self._is_settled(spec, rounds, len(earlier))):
                 break
         if not rounds:
-            over = f"too short to measure: the program ends after {self._total} steps"
+            over = f"too short to measure: the program ends after {self._total + 1} steps"
             raise TrialFailed(over) if self._total else NotMeasured(f"{NO_TIME} for a pair of blocks")
         return self._judge(spec, rounds)
 
@@ -274,7 +275,7 @@ class TrialRunner:
             except ProgramFailed as error:
                 raise attribute_failure(error, first, _STEP_TIMEOUT_S) from error
         if found.over:
-            self._total = found.steps
+            self._total = max(found.steps, _steps_after_first(read_run(first.folder)))
         return found
 
     def _stopping_rule(self, spec: ComparisonSpec, earlier: Sequence[ComparisonRound]) -> StoppingRule:
@@ -363,6 +364,11 @@ def _starts_in_time(process: TrialProcess, ends: float) -> bool:
     except TrialFailed:
         return False
     return True
+
+
+def _steps_after_first(run: Run) -> int:
+    """Return the number of steps of the first rank without the first step, which does not count; 0 without a record."""
+    return len(run.ranks[0].steps) - 1 if run.ranks else 0
 
 
 def _cpu_ratio(pairs: Sequence[BlockPair]) -> float | None:
