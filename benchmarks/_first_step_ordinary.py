@@ -288,6 +288,7 @@ def ordinary() -> list[Case]:
     ]
     large = {"loss": F.cross_entropy, "data": large_photos}
     cases += [Case("large pictures, biases before BatchNorm", a, pictures, **large) for a in ("dp=2", "shard=2")]
+    cases += [Case("large pictures in bf16", a, pictures, recipe=bf16, **large) for a in ("dp=2", "shard=2")]
     cases += [Case("recurrent", a, Recurrent) for a in ("dp=2", "shard=2")]
     cases += [Case("variational", a, Vae, vae_loss, vectors) for a in ("dp=2", "shard=2")]
     cases += [Case("diffusion", a, Diffusion, lambda o, _: o.pow(2).mean(), vectors) for a in ("dp=2", "shard=2")]

@@ -16,7 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,7 @@ class Scenario:
     flags: str
     remedy: str
     apply: Callable[[str], str]
+    environment: Mapping[str, str] | None = None  # of the changed program, which is then another process
 
 
 def scenarios() -> list[Scenario]:
@@ -113,6 +114,17 @@ def scenarios() -> list[Scenario]:
         Scenario(f"tensors-{count}", f"--tensors {count} --compute-ms 1", "optimizer.fused", always("--fused"))
         for count in (100, 300)
     ]
+    found += [
+        Scenario(
+            f"faults-{threads}-{rows}-{picture}",
+            f"--compute-ms 0 --threads {threads} --rows {rows} --picture {picture} --steps {steps}",
+            "memory.retain_host_memory",
+            always(""),
+            {"MALLOC_MMAP_THRESHOLD_": str(4 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 40)},
+        )
+        for threads in (1, 2)
+        for rows, picture, steps in ((8, 64, 100), (16, 96, 40), (32, 96, 30))
+    ]
     return found
 
 
@@ -128,9 +140,21 @@ def promise(scenario: Scenario, folder: Path) -> dict[str, Any] | None:
 
 def measure(scenario: Scenario, change: str, folder: Path) -> list[float]:
     """Apply the change, and return the gain of each turn."""
+    if scenario.environment:
+        pairs = [(step_s(scenario, {}), step_s(scenario, scenario.environment)) for _ in range(3)]
+        return [before / after for before, after in pairs]
     command = [sys.executable, str(PROGRAM), *scenario.flags.split(), f"--changed={scenario.apply(change)}"]
     done = subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=200)
     return [before / after for before, after in json.loads(done.stdout.splitlines()[-1])]
+
+
+def step_s(scenario: Scenario, environment: Mapping[str, str]) -> float:
+    """Train with an environment, and return the seconds of a step."""
+    command = [sys.executable, str(PROGRAM), *scenario.flags.split()]
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, timeout=200, env={**os.environ, **environment}
+    )
+    return float(done.stdout.split()[0]) / 1e3
 
 
 def compare(scenario: Scenario) -> dict[str, Any]:

@@ -35,6 +35,9 @@ def flags() -> argparse.ArgumentParser:
     parser.add_argument("--log-ms", type=float, default=4.0)
     parser.add_argument("--tensors", type=int, default=0, help="further parameter tensors")
     parser.add_argument("--fused", action="store_true")
+    parser.add_argument("--picture", type=int, default=0, help="train a network on pictures of this size")
+    parser.add_argument("--rows", type=int, default=8, help="samples of a batch")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--changed", help="train in turns with these flags too")
     parser.add_argument("--turns", type=int, default=3)
     return parser
@@ -45,13 +48,14 @@ class Samples(Dataset):
         self.wanted = wanted
 
     def __len__(self) -> int:
-        return 8 * self.wanted.epoch
+        return self.wanted.rows * self.wanted.epoch
 
     def __getitem__(self, index: int) -> torch.Tensor:
         outlier = self.wanted.outlier_ms if index % 128 == 64 else 0.0
         time.sleep((self.wanted.sleep_ms + outlier) / 1e3)
         decode(self.wanted.burn_ms)
-        return torch.full((64,), index % 7 / 7.0)
+        shape = (3, self.wanted.picture, self.wanted.picture) if self.wanted.picture else (64,)
+        return torch.full(shape, index % 7 / 7.0)
 
 
 def decode(milliseconds: float) -> None:
@@ -71,6 +75,14 @@ class Net(nn.Module):
         time.sleep(self.wait_s)
         out = self.body(x)
         return out + torch.cat([*self.more]).sum() if len(self.more) else out
+
+
+def pictures() -> nn.Module:
+    """Return a network whose activations are large."""
+    layers: list[nn.Module] = []
+    for before, size in ((3, 16), (16, 32), (32, 32)):
+        layers += [nn.Conv2d(before, size, 3, padding=1), nn.BatchNorm2d(size), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 1))
 
 
 def write_log(milliseconds: float) -> None:
@@ -98,10 +110,10 @@ class Training:
     def __init__(self, wanted: argparse.Namespace) -> None:
         torch.manual_seed(0)
         self.wanted = wanted
-        self.model = Net(wanted)
+        self.model = pictures() if wanted.picture else Net(wanted)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3, fused=wanted.fused)
         more = {"prefetch_factor": wanted.prefetch, "persistent_workers": wanted.keep} if wanted.workers else {}
-        self.loader = DataLoader(Samples(wanted), batch_size=8, num_workers=wanted.workers, **more)
+        self.loader = DataLoader(Samples(wanted), batch_size=wanted.rows, num_workers=wanted.workers, **more)
         self.held = torch.rand(8, 64)
 
     def run(self, steps: int) -> float:
@@ -139,7 +151,7 @@ class Training:
 def main() -> None:
     parser = flags()
     wanted = parser.parse_args()
-    torch.set_num_threads(1)
+    torch.set_num_threads(wanted.threads)
     first = Training(wanted)
     if wanted.changed is None:
         print(f"{1e3 * first.run(wanted.steps):.2f} ms a step")

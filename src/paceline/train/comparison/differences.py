@@ -12,7 +12,7 @@ from typing import Any
 
 _RELATIVE = {8: 1e-9, 4: 1e-4, 2: 3e-2}  # by bytes of an element
 _LAST_BITS = {8: 2.0**-51, 4: 2.0**-22, 2: 2.0**-8}
-_TIMES = {8: 32.0, 4: 32.0, 2: 8.0}
+_TIMES = {8: 32.0, 4: 32.0, 2: 16.0}
 _SAMPLED = 16384  # elements
 _EXTREME = 1e3  # times the lower quartile of the elements that are not 0
 

@@ -18,7 +18,10 @@ from paceline.train.double_precision import as_double, in_double
 
 _FLIPPING = 2.0**-18  # of parameters: 16 times as much as in the first run, so that some values flip if any can
 _ZERO = 1e-9  # of the sum of the absolute terms of a bias's gradient, in double precision
-_ROUNDED = 1e-3  # of the same sum, in fp32; 3e-4 was seen in sums of 65,536 terms
+_ROUNDED = {
+    4: 1e-3,
+    2: 2.0**-7,
+}  # of the same sum, by bytes of an element; 3e-4 was seen in sums of 65,536 terms in fp32
 Values = Mapping[str, Any]  # outputs, losses and gradients by name; None for a weight without a gradient
 
 
@@ -34,7 +37,7 @@ def measured(whole: Any, item_bytes: int, first: Values, again: Callable[[], Val
     kept = {name: None if value is None else value.detach().clone() for name, value in first.items()}
     with _changed(whole, differences.last_bits(item_bytes)):
         found = _changes(kept, again())
-    if item_bytes != 4:
+    if item_bytes not in _ROUNDED:
         return found
     terms: dict[str, float] = {}
     try:
@@ -46,7 +49,7 @@ def measured(whole: Any, item_bytes: int, first: Values, again: Callable[[], Val
     for name, size in terms.items():
         gradient = exact.get(name)
         if gradient is not None and float(gradient.abs().max()) <= _ZERO * size:
-            changes[name] = _ROUNDED * size / differences.times(item_bytes)
+            changes[name] = _ROUNDED[item_bytes] * size / differences.times(item_bytes)
     return {name: max(change, changes[name]) for name, change in found.items()}
 
 
@@ -79,18 +82,27 @@ def _changed(whole: Any, share: float) -> Iterator[None]:
 
 @contextmanager
 def _double_inside(whole: Any) -> Iterator[None]:
-    """Return a context in which a model in double precision gets and returns tensors in fp32, as its loss expects."""
+    """Return a context in which a model in double precision gets and returns tensors in fp32, as its loss expects.
+
+    The model does not compute in 16 bits, also where its caller asks for that.
+    """
+    import torch
     from torch.utils._pytree import tree_map
 
-    def before(_: Any, args: Any, kwargs: Any) -> Any:
+    exact: list[Any] = []
+
+    def before(module: Any, args: Any, kwargs: Any) -> Any:
+        exact.append(torch.autocast(next(module.parameters()).device.type, enabled=False))
+        exact[-1].__enter__()
         return tree_map(as_double, args), tree_map(as_double, kwargs)
 
     def after(_: Any, __: Any, output: Any) -> Any:
+        exact.pop().__exit__(None, None, None)
         return tree_map(_as_single, output)
 
     with ExitStack() as stack:
         stack.callback(whole.register_forward_pre_hook(before, with_kwargs=True).remove)
-        stack.callback(whole.register_forward_hook(after, prepend=True).remove)
+        stack.callback(whole.register_forward_hook(after, prepend=True, always_call=True).remove)
         yield
 
 
