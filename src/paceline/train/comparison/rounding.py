@@ -3,7 +3,7 @@
 In the first run, the parameters are changed in their last bits. In the second run, the model is in double precision,
 and the parameters are changed by more, so that ReLUs and maxima flip if any are near a tie. The second run also shows
 which biases have no influence on the loss, such as those before BatchNorm: their gradient is 0, and what is computed
-in fp32 is the rounding error of a sum whose terms cancel.
+in fp32 or bf16 is the rounding error of a sum whose terms cancel.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from paceline.train.double_precision import as_double, in_double
 
 _FLIPPING = 2.0**-18  # of parameters: 16 times as much as in the first run, so that some values flip if any can
 _ZERO = 1e-9  # of the sum of the absolute terms of a bias's gradient, in double precision
-_ROUNDED = {
-    4: 1e-3,
-    2: 2.0**-7,
-}  # of the same sum, by bytes of an element; 3e-4 was seen in sums of 65,536 terms in fp32
+_ROUNDED = {4: 1e-3, 2: 2.0**-7}  # of the same sum, by bytes of an element; 3e-4 was seen with 65,536 terms in fp32
 Values = Mapping[str, Any]  # outputs, losses and gradients by name; None for a weight without a gradient
 
 
