@@ -472,8 +472,8 @@ def test_host005_page_faults(tmp_path, system, faults_per_s, there):
         finding = found["HOST005"]
         assert remedies(finding) == ["memory.retain_host_memory"]
         assert finding.time_share == pytest.approx(0.5 * 0.95, abs=0.05)
-        assert finding.gain.low == pytest.approx(1 / (1 - finding.time_share / 2))
-        assert finding.gain.high == pytest.approx(1 / (1 - finding.time_share))
+        assert finding.gain.low == pytest.approx(1 / (1 - 0.7 * finding.time_share))
+        assert finding.gain.high == pytest.approx(1 / (1 - 1.5 * finding.time_share))
 
 
 def test_host005_of_several_ranks_promises_nothing_for_certain(tmp_path):
