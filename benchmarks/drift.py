@@ -3,9 +3,10 @@
     python benchmarks/drift.py
 
 Three programs of one process train on two ranks (gloo, one thread each) for 264 steps, with `dp=2` and with `shard=2`.
-Each step is timed, and the time of it that the comparison takes: digests, their exchange, and what is kept of each
-step. The first eight steps are left out: each comparison is made in them. The other 256 have four comparisons of all
-weights, or with `shard` as many as the comparison can make in its share of the time. It is about two minutes' work.
+The benchmark measures the time of each step, and how much of it the comparison takes: to compute digests, to exchange
+them, and to note the step. The first eight steps do not count, because the ranks compare in each of them. In the other
+256 steps, the ranks compare all weights four times. With `shard`, each rank also checks its own shards between steps,
+as often as its limit of time allows. The benchmark takes about two minutes.
 """
 
 from __future__ import annotations

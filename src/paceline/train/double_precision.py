@@ -1,4 +1,4 @@
-"""Let a model compute in double precision for a moment: rounding then differs little, and faults differ as before."""
+"""Convert a model to double precision for a short time, so that a difference is a fault and not rounding."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 
 @contextmanager
 def in_double(model: Any) -> Iterator[None]:
-    """Return a context in which the weights and buffers of a model are in double precision, without gradients.
+    """Convert the weights and buffers of a model to double precision inside the context.
 
-    At the end, the same weights, buffers and gradients are there as before, with the same memory.
+    Inside, weights have no gradients. At the end, the weights, buffers and gradients are the same tensors in the same
+    memory as before.
 
     Args:
         model: A module whose weights are not sharded.
@@ -35,5 +36,5 @@ def in_double(model: Any) -> Iterator[None]:
 
 
 def as_double(value: Any) -> Any:
-    """Return a tensor of floating-point numbers in double precision; anything else as it is."""
+    """Convert a tensor of floating-point numbers to double precision; return any other value unchanged."""
     return value.double() if hasattr(value, "is_floating_point") and value.is_floating_point() else value

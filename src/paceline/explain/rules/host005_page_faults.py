@@ -39,8 +39,8 @@ conditions:
 
 - The forward pass, the backward pass and the optimizer spend at least 10% of step time in the operating system.
 - A step takes at least 16 MB of new memory.
-- The page faults explain this time: it is at most 4 µs for each page fault. More time would mean that the process also
-  asks the operating system for something else, such as files.
+- The time in the operating system is at most 4 µs for each page fault. If it is more, the process also spends time on
+  something else, such as reading files.
 
 The expected gain is the speed-up if a step is shorter by 0.7 to 1.5 times the time that the forward pass, the
 backward pass and the optimizer spend in the operating system. The step can become shorter by more than this time,

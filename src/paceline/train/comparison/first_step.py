@@ -337,7 +337,7 @@ def _owner(name: str) -> str:
 
 
 def _by_key(gradients: dict[str, Any], outputs: Outputs, losses: dict[str, Any]) -> dict[str, Any]:
-    """Return gradients, outputs and losses in one dict, under the names that `_difference` looks up."""
+    """Return gradients, outputs and losses in one dict, with the keys by which `_difference` finds their rounding."""
     found = {f"the gradient of {name}": value for name, value in gradients.items()}
     for key, values in outputs.items():
         found |= {f"{key[0]}:{key[1]}:{number}": value for number, value in enumerate(values)}

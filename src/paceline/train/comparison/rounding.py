@@ -1,9 +1,10 @@
-"""Measures how far rounding changes the results of the whole model, by two more runs of it.
+"""Measures by how much rounding changes the results of the whole model.
 
-In the first run, the parameters are changed in their last bits. In the second run, the model is in double precision,
-and the parameters are changed by more, so that ReLUs and maxima flip if any are near a tie. The second run also shows
-which biases have no influence on the loss, such as those before BatchNorm: their gradient is 0, and what is computed
-in fp32 or bf16 is the rounding error of a sum whose terms cancel.
+The model runs twice more. In the first run, the last bits of the parameters are changed. In the second run, the model
+is in double precision, and the parameters are changed by more, so that ReLUs and maxima that are close to a tie decide
+otherwise. The second run also finds the biases that do not influence the loss, such as a bias before BatchNorm. The
+true gradient of such a bias is 0; the gradient that is computed in fp32 or bf16 is the rounding error of a sum whose
+terms cancel.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from typing import Any
 from paceline.train.comparison import differences, synced
 from paceline.train.double_precision import as_double, in_double
 
-_FLIPPING = 2.0**-18  # of parameters: 16 times as much as in the first run, so that some values flip if any can
-_ZERO = 1e-9  # of the sum of the absolute terms of a bias's gradient, in double precision
-_ROUNDED = {4: 1e-3, 2: 2.0**-7}  # of the same sum, by bytes of an element; 3e-4 was seen with 65,536 terms in fp32
+_SECOND_CHANGE = 2.0**-18  # relative change of parameters in the second run, 16 times that of the first run in fp32
+_ZERO = 1e-9  # gradient of a bias without influence, relative to the sum of its absolute terms, in double precision
+_ROUNDED = {4: 1e-3, 2: 2.0**-7}  # its rounding error in the same unit, by bytes of an element; fp32: 3e-4 was measured
 Values = Mapping[str, Any]  # outputs, losses and gradients by name; None for a weight without a gradient
 
 
 def measured(whole: Any, item_bytes: int, first: Values, again: Callable[[], Values]) -> dict[str, float]:
-    """Return the root mean square of the change of each value.
+    """Return by how much rounding changes each value: the root mean square over the elements of the value.
 
     Args:
         whole: The whole model; its parameters are the same afterwards.
         item_bytes: Bytes of an element of the format in which it computes.
-        first: The values of the run to which the changes refer.
+        first: The values that the model computed before.
         again: Runs the whole model once more on the same samples, and returns the values.
     """
     kept = {name: None if value is None else value.detach().clone() for name, value in first.items()}
@@ -38,7 +39,7 @@ def measured(whole: Any, item_bytes: int, first: Values, again: Callable[[], Val
         return found
     terms: dict[str, float] = {}
     try:
-        with in_double(whole), _changed(whole, _FLIPPING), _double_inside(whole), _noting_terms(whole, terms):
+        with in_double(whole), _changed(whole, _SECOND_CHANGE), _double_inside(whole), _noting_terms(whole, terms):
             exact = again()
             changes = _changes(kept, exact)
     except (RuntimeError, TypeError):  # the model has tensors of its own in fp32
@@ -60,7 +61,7 @@ def _changes(first: Values, again: Values) -> dict[str, float]:
 
 @contextmanager
 def _changed(whole: Any, share: float) -> Iterator[None]:
-    """Return a context in which each parameter element is larger or smaller by a share, or as it was."""
+    """Inside the context, make each element of the parameters larger or smaller by a share, or leave it, by chance."""
     import torch
 
     bits = torch.Generator().manual_seed(0)
@@ -79,9 +80,9 @@ def _changed(whole: Any, share: float) -> Iterator[None]:
 
 @contextmanager
 def _double_inside(whole: Any) -> Iterator[None]:
-    """Return a context in which a model in double precision gets and returns tensors in fp32, as its loss expects.
+    """Inside the context, convert the inputs of a model to double precision and its outputs to fp32, for the loss.
 
-    The model does not compute in 16 bits, also where its caller asks for that.
+    Autocast of the caller is off while the model runs.
     """
     import torch
     from torch.utils._pytree import tree_map
@@ -105,11 +106,13 @@ def _double_inside(whole: Any) -> Iterator[None]:
 
 @contextmanager
 def _noting_terms(whole: Any, terms: dict[str, float]) -> Iterator[None]:
-    """Return a context for a backward pass that notes of what size the terms of the gradient of each bias are.
+    """Inside the context, add up the absolute terms of the gradient of each bias.
+
+    The gradient of a bias is the sum of the gradients of the layer's output over all rows and places.
 
     Args:
         whole: The whole model.
-        terms: Gets, by the names of `Values`, the sum of the absolute terms of an element (mean over the elements).
+        terms: Receives the sums at the end (mean over the elements of a bias), with the keys of `Values`.
     """
     import torch
 

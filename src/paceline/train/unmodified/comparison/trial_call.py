@@ -232,7 +232,7 @@ def _flip(torch: Any, module: Any, bit: int) -> None:
 
 @contextmanager
 def call_in_double(torch: Any, call: Call) -> Iterator[Call]:
-    """Return a context in which a model is in double precision, and its call with inputs in double precision."""
+    """Convert a model to double precision inside the context, and yield its call with inputs in double precision."""
     with in_double(call.module):
         yield replace(call, leaves=[_in_double(torch, leaf) for leaf in call.leaves])
 

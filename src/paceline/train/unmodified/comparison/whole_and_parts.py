@@ -89,7 +89,7 @@ def _compared(exchange: Exchange, call: Call, before: Way | None) -> Way | str |
 
 
 def _compared_in_double(exchange: Exchange, call: Call, before: Way | None) -> Way | None:
-    """Compare once more in double precision, in which rounding does not flip ReLUs or the choice of a maximum.
+    """Repeat the comparison in double precision, where rounding hardly ever changes the result of a ReLU or a maximum.
 
     Returns:
         How results are combined, or None if they cannot be combined or the model fails in double precision.
