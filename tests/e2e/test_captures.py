@@ -61,6 +61,23 @@ with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as
         optimizer.step()
 print(len(profiler.events()) > 50)
 """
+PROFILES_BY_SCHEDULE = """
+import sys, torch
+from torch.profiler import ProfilerActivity, profile, schedule
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+cycles = []
+wait, warmup, active = map(int, sys.argv[1:])
+plan = schedule(wait=wait, warmup=warmup, active=active)
+with profile(activities=[ProfilerActivity.CPU], schedule=plan, on_trace_ready=cycles.append) as profiler:
+    for step in range(24):
+        optimizer.zero_grad()
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        profiler.step()
+print(len(cycles))
+"""
 RANKS = """
 import time
 import torch
@@ -189,6 +206,15 @@ def test_the_programs_own_profiler_comes_first(tmp_path):
     result = watched([program(tmp_path, PROFILES_ITSELF)], tmp_path, ["--profile", "2:4"])
     assert (result.code, result.out) == (0, "True\n")
     assert "were not captured: the program profiles itself" in result.err
+
+
+@pytest.mark.parametrize("steps", ["3:4", "4:6", "5:8", "12:14"])
+@pytest.mark.parametrize("plan", [("2", "2", "3"), ("1", "1", "1"), ("0", "4", "2")], ids="-".join)
+def test_beside_a_schedule_of_the_program_nothing_crashes(tmp_path, steps, plan):
+    """Two profilers, of which one is only prepared, would end the process."""
+    file = program(tmp_path, PROFILES_BY_SCHEDULE)
+    result = watched([file, *plan], tmp_path, ["--profile", steps])
+    assert (result.code, result.out) == (0, bare([file, *plan], tmp_path).out)
 
 
 def test_every_rank_is_captured(tmp_path):

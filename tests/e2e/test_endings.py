@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 import termios
 import time
@@ -121,6 +122,47 @@ def test_a_program_that_answers_sigterm_with_code_0_did_not_finish(going):
     run.process.send_signal(signal.SIGTERM)
     result = assert_clean(run, said="stopped by SIGTERM, with exit code 0", code=0)
     assert whole_run(result.run) is None
+
+
+COUNTS = """
+import os, signal, time, torch
+
+def heard(number, frame):
+    os.write(1, b"heard\\n")
+
+signal.signal(signal.SIGTERM, heard)
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+until = time.monotonic() + 60
+while not os.path.exists("enough") and time.monotonic() < until:
+    optimizer.zero_grad()
+    model(torch.ones(4, 4)).sum().backward()
+    optimizer.step()
+    with open("ready", "a"):
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize("options", [(), ("--layout", "dp=2")], ids=["one process", "two ranks"])
+def test_a_signal_to_the_group_and_one_to_paceline_alone_each_arrive_once(tmp_path, options):
+    """As by `kill %1` in a shell, or by a scheduler: programs give up at the second signal."""
+    (tmp_path / "counts.py").write_text(COUNTS)
+    line = [sys.executable, "-m", "paceline", "run", "-q", "--no-profile", *options, "counts.py"]
+    run = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, start_new_session=True, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(1.0)
+        for send in (os.killpg, os.killpg, os.kill, os.killpg):
+            send(run.pid, signal.SIGTERM)
+            time.sleep(1.0)
+        (tmp_path / "enough").touch()
+        out, _ = run.communicate(timeout=60)
+    finally:
+        run.kill()
+        run.wait()
+    assert out.splitlines() == ["heard"] * 4
 
 
 # ------------------------------------------------------------------------------------------- kills

@@ -146,7 +146,7 @@ def _tell_no_training(request: Request, ending: Ending) -> int:
     The text differs for a command that is not a script, which can train unobserved, for example in a container.
     """
     how = f"signal {ending.signal}" if ending.signal is not None else f"code {ending.exit_code}"
-    when = ", and Paceline saw no training" if request.program.any_command else " before training began"
+    when = ", and Paceline saw no training" if request.program.any_command else ", and Paceline recorded no step"
     if not request.quiet:
         _warn(f"the program ended with {how}{when}; there is no verdict, and the record of the run was not kept")
         if (flag := misplaced_option(request.program)) is not None:

@@ -39,14 +39,14 @@ def diagnose(run: Run) -> Diagnosis:
 
 
 def _without_steps(run: Run) -> Diagnosis:
-    exit_code = _exit_code(run)
+    exit_code, first = _exit_code(run), next(iter(run.stepless), None)
     return Diagnosis(
         run_id=run.run_id,
         command=_command(run),
         exit_code=exit_code,
         ended=ended(run),
-        device="cpu",
-        device_name="",
+        device=first.device if first is not None else "",
+        device_name=str(first.meta.get("device_name") or "") if first is not None else "",
         world=0,
         wall_s=_wall_s(run),
         ranks=(),

@@ -1,8 +1,9 @@
 """Run the user's command under supervision, with its own streams and Paceline's environment variables.
 
-Signals to Paceline are forwarded, except signals from the terminal, which the program has received already. If Paceline
-is killed, the kernel signals the program, and the warden (`orphan_reaper`) ends the other processes of the command. If
-the program is killed, its remaining ranks are ended, because a killed launcher cannot end them.
+Signals to Paceline are forwarded, except those that the program has received itself: from the terminal, or because they
+were sent to the whole process group. If Paceline is killed, the kernel signals the program, and the warden
+(`orphan_reaper`) ends the other processes of the command. If the program is killed, its remaining ranks are ended,
+because a killed launcher cannot end them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.core.errors import UsageError
+from paceline.core.group_signals import Witness, sent_to_group, witness
 from paceline.monitor import orphan_reaper
 from paceline.record import layout
 
@@ -99,9 +101,10 @@ def _run(
     relayed = {*_PASSED_ON, signal.SIGCHLD}
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, relayed)
     try:
-        process = _spawn(command, environment, previous)
-        started(process.pid)
-        code, asked = _wait(process, relayed)
+        with witness() as beside:
+            process = _spawn(command, environment, previous)
+            started(process.pid)
+            code, asked = _wait(process, relayed, beside)
         return code, asked, _end_ranks(environment) if code < 0 else 0
     finally:
         _drop_pending(relayed)
@@ -202,7 +205,7 @@ def _end_ranks(environment: Mapping[str, str]) -> int:
     return left
 
 
-def _wait(process: subprocess.Popen[bytes], relayed: set[signal.Signals]) -> tuple[int, str | None]:
+def _wait(process: subprocess.Popen[bytes], relayed: set[signal.Signals], beside: Witness) -> tuple[int, str | None]:
     """Wait for the end of the process and forward signals. Return the exit code and the first termination signal.
 
     Only pending signals are taken, without waiting. The reason: `sigtimedwait` resumes after a stop signal and returns
@@ -215,7 +218,9 @@ def _wait(process: subprocess.Popen[bytes], relayed: set[signal.Signals]) -> tup
                 info = signal.sigtimedwait(relayed, 0)
                 if info is not None and signal.Signals(info.si_signo).name in _TO_END:
                     asked = asked or signal.Signals(info.si_signo).name
-                if info is not None and info.si_signo != signal.SIGCHLD and info.si_code != _SI_KERNEL:
+                if info is None or info.si_signo == signal.SIGCHLD or info.si_code == _SI_KERNEL:
+                    continue
+                if not sent_to_group(beside, info.si_signo, process.pid):
                     process.send_signal(info.si_signo)
             select.select(ended, [], [], _POLL_S)
     return code, asked

@@ -18,6 +18,8 @@ from paceline.record.run import Launch, Rank
 
 _TOGETHER = 0.5  # least share of the longest process's training time in which a process must train too, to be a rank
 _MOST_NAMED = 4
+_MOST_HANDOVERS = 8  # from one training thread to another, such as a new thread for each epoch
+_HANDOVERS_PER_STEP = 0.01
 _CLOCK_S = 1.0  # seconds by which the clocks of hosts may differ
 
 
@@ -66,6 +68,17 @@ def of_last_command(
         return launches, trained, ()
     earlier = [rank for rank in trained if _started_unix_s(rank) < begun - _CLOCK_S]
     return [one for one in launches if one.started_unix_s >= begun], last, earlier
+
+
+def in_several_threads(ranks: Sequence[Rank]) -> list[str]:
+    """Return a sentence about each process in which several threads train in turn; only one of them is recorded."""
+    return [
+        f"several threads of process {rank.pid} train at the same time; steps are recorded in one of them at a time, "
+        "so the numbers of steps and samples are too small, and the verdict can be wrong"
+        for rank in ranks
+        if isinstance(found := rank.summary.get("handovers"), int)
+        and found >= max(_MOST_HANDOVERS, rank.count * _HANDOVERS_PER_STEP)
+    ]
 
 
 def _is_joined(rank: Rank) -> bool:

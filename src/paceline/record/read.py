@@ -18,7 +18,7 @@ import numpy as np
 
 from paceline.core.errors import NewerSchemaError, RecordError
 from paceline.record import layout
-from paceline.record.ranks import of_last_command, select_ranks
+from paceline.record.ranks import in_several_threads, of_last_command, select_ranks
 from paceline.record.run import JsonObject, Launch, Rank, Rows, Run, Worker
 
 _FORMATS = {"I": "<u4", "H": "<u2", "Q": "<u8", "f": "<f4", "d": "<f8"}
@@ -61,7 +61,7 @@ def read_run(folder: Path, *, in_stretches: bool = False) -> Run:
         raise RecordError(f"{folder} holds no run: neither launch-*.json nor ranks/; give the folder of one run")
     last, trained, before = of_last_command(launches, [rank for rank in ranks if len(rank.steps)])
     selection = select_ranks(trained)
-    problems += selection.problems
+    problems += [*selection.problems, *in_several_threads(selection.ranks)]
     if before:
         problems.append("commands were recorded under this run id one after the other; this report is of the last one")
     return Run(

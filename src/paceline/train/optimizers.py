@@ -9,6 +9,7 @@ from types import MethodType
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.train.parallel import reads
 
 _NO_RULE = ("placement", "sharding strategy")  # words of the errors of torch's DTensor
 _WAY_OUT = "Give a function: setup(model, lambda model: AdamW(model.parameters()))"
@@ -56,19 +57,21 @@ def made(optimizer: Callable[[Any], Any], model: Any) -> Any:
     _check_owned(found, model)
     _step_apart(found)
     if any(is_split(p) for group in found.param_groups for p in group["params"]):
+        reads.patch()
         _explain_failures(found)
     return found
 
 
 def _explain_failures(optimizer: Any) -> None:
-    """Make `optimizer.step()` raise a `UsageError` if torch cannot run one of its operations on split parameters."""
+    """Make `optimizer.step()` read whole values, and raise a `UsageError` if torch cannot run one of its operations."""
     step = optimizer.step
 
     @wraps(step)
     def stepped(self: Any, *args: Any, **kwargs: Any) -> Any:
         del self
         try:
-            return step(*args, **kwargs)
+            with reads.in_step():
+                return step(*args, **kwargs)
         except RuntimeError as error:
             if not any(words in str(error) for words in _NO_RULE):
                 raise

@@ -178,3 +178,21 @@ def test_launchers_say_how_many_ranks_share_a_host(monkeypatch, variables, ranks
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert ranks_on_host() == ranks
+
+
+AT_THE_END = """
+import atexit
+
+atexit.register(lambda: print(loop._made.gi_frame is None))  # after the functions that are registered later
+
+from paceline.data import Loader
+
+loop = iter(Loader([1, 2, 3, 4], batch_size=2))
+next(loop)
+"""
+
+
+def test_a_loop_that_is_open_at_the_end_is_closed_while_modules_still_exist(tmp_path):
+    """torch's modules are gone when Python frees what is left: copies to a GPU could not be ended then."""
+    done = subprocess.run([sys.executable, "-c", AT_THE_END], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("True\n", "")

@@ -7,6 +7,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from paceline.inprocess.recorder.probe_state import gate
 from paceline.inprocess.recorder.tensors import Reader
 
 
@@ -57,3 +58,20 @@ def test_where_a_dispatch_mode_would_hear_it_is_left(reader):
     loss = torch.ones(())
     with Listens():
         assert reader.on_device(loss, lambda tensor: 1) is None
+
+
+def test_the_profiler_window_does_not_count_it(reader, monkeypatch):
+    monkeypatch.setattr(gate, "window", lambda optimizer: None)
+    loss = torch.ones((), requires_grad=True) * 2
+    with torch.autograd.profiler.profile(use_kineto=False) as profiler:
+        assert reader.on_device(loss, lambda tensor: torch.empty(256).split(1)) is not None
+        assert reader.detached(loss) is not None
+        loss.neg()
+    assert [event.name for event in profiler.function_events] == ["aten::neg"]
+
+
+def test_a_profiler_of_the_program_counts_its_own_operators_afterwards(reader):
+    with torch.autograd.profiler.profile(use_kineto=False) as profiler:
+        assert reader.detached(torch.ones(())) is None
+        torch.ones(1).neg()
+    assert "aten::neg" in [event.name for event in profiler.function_events]

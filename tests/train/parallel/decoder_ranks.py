@@ -17,14 +17,14 @@ from torch.utils.data import DataLoader
 
 from paceline.train import Engine
 
-SMALL = {"vocab_size": 61, "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "use_cache": True}
+SMALL = {"vocab_size": 62, "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "use_cache": True}
 WIDE = {**SMALL, "intermediate_size": 32, "num_key_value_heads": 1, "tie_word_embeddings": False}
 NAMES = {
     "LlamaForCausalLM": WIDE,
     "Qwen3ForCausalLM": {**WIDE, "head_dim": 8},
     "MistralForCausalLM": {**WIDE, "sliding_window": 4},
     "GPT2LMHeadModel": {
-        "vocab_size": 61,
+        "vocab_size": 62,
         "n_embd": 16,
         "n_layer": 4,
         "n_head": 2,
@@ -51,7 +51,7 @@ def batches(name: str) -> list[tuple[Any, Any]]:
     drawn = torch.Generator().manual_seed(1)
     found = []
     for _ in range(STEPS):
-        ids = torch.randint(1, 61, (BATCH, LENGTH), generator=drawn)
+        ids = torch.randint(1, 62, (BATCH, LENGTH), generator=drawn)
         mask = (torch.arange(LENGTH) < torch.randint(4, LENGTH + 1, (BATCH, 1), generator=drawn)).long()
         target = ids.roll(-1, 1) if "Classification" not in name else ids[:, 0] % 3
         found.append(({"input_ids": ids * mask, "attention_mask": mask}, target))

@@ -43,7 +43,22 @@ def of_groups(**options):
     return made
 
 
+class Scaled(torch.optim.Optimizer):
+    # scales each update by the norms of its parameter, as LAMB, and reads the norms as numbers, in several ways
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 1e-2})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in (p for p in group["params"] if p.grad is not None):
+                own, other = p.norm().item(), float(p.grad.norm())
+                share = int((p > 0).sum()) / p.numel() + (1.0 if (p.grad.abs().sum() > 0) else 0.0)
+                p.add_(p.grad, alpha=-group["lr"] * share * own / (other + 1e-6) - p.mean().item())
+
+
 MAKERS = {
+    "numbers read in the step": lambda model: Scaled(model.parameters()),
     "AdamW foreach": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=True),
     "AdamW fused": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True),
     "Adam foreach": lambda model: torch.optim.Adam(model.parameters(), lr=1e-2, foreach=True),
@@ -112,7 +127,9 @@ def found(tmp_path_factory):
     return results_of(PROGRAM, 2, tmp_path_factory.mktemp("optimizers"), timeout_s=240)
 
 
-@pytest.mark.parametrize("name", ["AdamW foreach", "AdamW fused", "Adam foreach", "SGD foreach", "two groups"])
+@pytest.mark.parametrize(
+    "name", ["AdamW foreach", "AdamW fused", "Adam foreach", "SGD foreach", "two groups", "numbers read in the step"]
+)
 def test_split_and_whole_parameters_step_as_on_one_process(found, name):
     """Clipped, with a schedule, and gone on from a checkpoint after two of four steps."""
     assert isinstance(found[name], float), found[name]

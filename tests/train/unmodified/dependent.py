@@ -710,6 +710,102 @@ def another_layer_later():
     return fit(Model(), cross, steps=30)
 
 
+NOW = {"step": 0}  # read by models, as scripts do that count their steps in a variable
+
+
+class OnlySometimes(Net):
+    """Mixes its rows in a single call, from the thirtieth on; `is_time` says in which."""
+
+    def is_time(self):
+        return NOW["step"] >= 30 and NOW["step"] % 7 == 0
+
+    def forward(self, rows):
+        hidden = self.hidden(rows)
+        return self.last(hidden - hidden.mean(0) if self.training and self.is_time() else hidden)
+
+
+def fit_counting(model, loss_of=cross):
+    """Train and count the steps in `NOW` and in an attribute of the model, before each call."""
+    steps = iter(range(40))
+
+    def counted(*given):
+        NOW["step"] = model.step = next(steps)
+        return loss_of(*given)
+
+    return fit(model, counted, steps=40)
+
+
+@case
+def mixed_at_some_steps():
+    return fit_counting(OnlySometimes())
+
+
+@case
+def mixed_at_some_steps_by_attribute():
+    class Model(OnlySometimes):
+        def is_time(self):
+            return self.step >= 30 and self.step % 7 == 0
+
+    return fit_counting(Model())
+
+
+@case
+def mixed_at_some_of_its_calls():
+    class Model(OnlySometimes):
+        calls = 0
+
+        def is_time(self):
+            self.calls += 1
+            return self.calls >= 30 and self.calls % 10 == 0
+
+    return fit_counting(Model())
+
+
+@case
+def mixed_at_some_of_its_calls_by_a_buffer():
+    class Model(OnlySometimes):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+        def is_time(self):
+            self.calls += 1
+            return self.calls.item() >= 30 and self.calls.item() % 10 == 0
+
+    return fit_counting(Model())
+
+
+@case
+def gradients_limited_at_some_steps():
+    class Model(OnlySometimes):
+        def forward(self, rows):
+            hidden = self.first(rows)
+            if self.is_time() and hidden.requires_grad:
+                hidden.register_hook(lambda gradient: gradient * min(1.0, 0.002 / (gradient.norm() + 1e-9)))
+            return self.last(hidden.tanh())
+
+    return fit_counting(Model())
+
+
+@case
+def gradients_changed_by_a_function_at_some_steps():
+    class Centred(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, value):
+            return value.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient - gradient.mean(0)
+
+    class Model(OnlySometimes):
+        def forward(self, rows):
+            hidden = self.first(rows)
+            return self.last((Centred.apply(hidden) if self.is_time() else hidden).tanh())
+
+    return fit_counting(Model())
+
+
 @case
 def other_operations_at_each_call():
     class Model(Net):

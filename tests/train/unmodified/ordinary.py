@@ -530,6 +530,25 @@ def stochastic_depth():
 
 
 @case
+def layers_dropped_for_the_whole_batch():
+    """One number of each call decides, so all ranks must draw the same."""
+
+    class LayerDrop(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.blocks, self.last = nn.ModuleList(nn.Linear(12, 12) for _ in range(3)), nn.Linear(12, 3)
+
+        def forward(self, rows):
+            for block in self.blocks:
+                if not self.training or torch.rand(()) > 0.5:
+                    rows = rows + block(rows).tanh()
+            return self.last(rows * (1 + 0.1 * torch.randn(())))
+
+    torch.manual_seed(0)
+    return fit(LayerDrop(), cross, (X, Y))
+
+
+@case
 def spectral_and_weight_norm():
     torch.manual_seed(0)
     from torch.nn.utils import parametrizations
@@ -945,6 +964,42 @@ def samples_less_the_mean_so_far_in_workers():
 @case
 def samples_less_the_mean_so_far_in_kept_workers():
     return fit_to(Centred(), num_workers=3, persistent_workers=True)
+
+
+READ = {"samples": 0}  # changed by a function that a dataset calls
+
+
+def share_of_noise():
+    READ["samples"] += 1
+    return min(1.0, READ["samples"] / 40)
+
+
+class Warming(Centred):
+    def __getitem__(self, place):
+        return X[place] * share_of_noise(), int(Y[place])
+
+
+@case
+def samples_counted_outside_of_the_dataset():
+    return fit_to(torch.utils.data.Subset(Warming(), range(16)), shuffle=True)
+
+
+class OfBatches(Centred):
+    """Reads a batch at once, and uses all of its samples."""
+
+    def __getitems__(self, places):
+        rows = X[places]
+        return [(row, int(Y[place])) for row, place in zip(rows - rows.mean(0), places, strict=True)]
+
+
+@case
+def samples_normalized_by_batch():
+    return fit_to(torch.utils.data.Subset(OfBatches(), range(24)), shuffle=True)
+
+
+@case
+def samples_normalized_by_batch_in_workers():
+    return fit_to(OfBatches(), shuffle=True, num_workers=2)
 
 
 class Counted(Centred):

@@ -7,8 +7,11 @@ import sys
 import textwrap
 from types import SimpleNamespace
 
+import pytest
+
 from paceline.core.recipe import BASELINE
 from paceline.inprocess.settings.trial import step_control
+from paceline.tune.trials.blocks import TrialFailed
 from paceline.tune.trials.process import TrialProcess
 
 LAGS = """
@@ -68,3 +71,30 @@ def test_nothing_is_waited_for_before_cuda_is_used_or_while_a_graph_is_captured(
         torch, waited = cuda(**also)
         step_control.drain(torch)
         assert waited == []
+
+
+CAPTURES = """
+import torch
+
+capturing = False
+torch.cuda.is_initialized = lambda: True
+torch.cuda.is_current_stream_capturing = lambda: capturing
+torch.cuda.device_count = lambda: 0
+parameter = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD([parameter], lr=0.1)
+for step in range(4):
+    capturing = step == 3
+    parameter.sum().backward()
+    optimizer.step()
+while True:
+    pass  # replays
+"""
+
+
+def test_steps_that_are_captured_as_a_graph_cannot_be_tried(tmp_path):
+    """The replays would be waited for in vain."""
+    (tmp_path / "train.py").write_text(textwrap.dedent(CAPTURES))
+    with TrialProcess([sys.executable, "train.py"], BASELINE, tmp_path / "trial", dict(os.environ), tmp_path) as player:
+        player.begin()
+        with pytest.raises(TrialFailed, match="it replays whole steps as a CUDA graph"):
+            player.run_steps(10, 60.0)

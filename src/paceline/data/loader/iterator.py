@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections.abc import Callable, Generator
+from contextlib import suppress
 from inspect import GEN_SUSPENDED, getgeneratorstate
 from typing import Any
+from weakref import WeakSet
 
 from paceline.core.errors import UsageError
 from paceline.core.forks import keep_in_children
@@ -31,6 +34,7 @@ class LoaderIterator:
         self._pid = os.getpid()
         self._ended, self._replaced_by = False, ""
         keep_in_children(self)
+        _open.add(self)
 
     def __iter__(self) -> LoaderIterator:
         return self
@@ -74,3 +78,14 @@ class LoaderIterator:
         """End the loop. This does nothing in a forked child, as the threads and files belong to the parent."""
         if os.getpid() == self._pid:
             self._made.close()
+
+
+def _close_all() -> None:
+    """End the loops that are open when the program ends, while modules such as torch still exist."""
+    for loop in list(_open):
+        with suppress(ValueError):  # a daemon thread takes a batch at this moment
+            loop.close()
+
+
+_open: WeakSet[LoaderIterator] = WeakSet()
+atexit.register(_close_all)

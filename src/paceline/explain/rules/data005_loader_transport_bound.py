@@ -92,8 +92,9 @@ def _evidence(rank: RankAnalysis, loader_model: LoaderModel) -> list[Evidence]:
     found = [words.share_of_step(loader_model.steady_share, "waiting for data")]
     if rank.loader is not None:
         found += [*words.collating(rank.loader), *words.hot(rank.loader)]
-    text = f"sending batches takes {units.seconds(loader_model.hand_over_s)} of the workers' CPU time per step"
-    found.append(Evidence(text=text, value=loader_model.hand_over_s, unit="s"))
+    if loader_model.hand_over_s > 0:  # 0: below the resolution of the workers' CPU times
+        text = f"sending batches takes {units.seconds(loader_model.hand_over_s)} of the workers' CPU time per step"
+        found.append(Evidence(text=text, value=loader_model.hand_over_s, unit="s"))
     receive = receiving_s(rank)
     text = f"receiving batches takes {units.seconds(receive)} of the training thread's CPU time per step"
     return [*found, Evidence(text=text, value=receive, unit="s")]

@@ -38,15 +38,18 @@ class Gate:
     """The state shared by patches and the recorder. All times are CLOCK_MONOTONIC ns."""
 
     __slots__ = (
+        "backwards",
         "copies",
         "distributed",
         "fed",
         "fetches",
         "frames_wanted",
+        "handovers",
         "loader",
         "moments",
         "nested",
         "on",
+        "optimizer_steps",
         "owner",
         "put",
         "rank",
@@ -69,6 +72,7 @@ class Gate:
         self.fetches = -1  # number of requested batches minus one
         self.nested = False  # inside an outermost forward, a backward or a fetch: inner modules are not recorded
         self.owner = threading.main_thread().ident or 0
+        self.handovers = 0  # from one training thread to another
         self.on = True
         self.loader = -1  # number of the loader that fetches now
         self.distributed = False
@@ -79,6 +83,8 @@ class Gate:
         self.window: Callable[[int], None] | None = None
         self.start_scribe: Callable[[], None] = lambda: None
         self.take_loss: Callable[[Any], Any] | None = None  # starts a delayed read of a loss on a GPU
+        self.backwards = 0  # outermost backward passes so far
+        self.optimizer_steps = 0  # visible optimizer steps so far
         self.unstepped = 0  # backward passes since the last visible optimizer step
         self.unseen_updates: Any = None  # records updates without a visible optimizer step (updates.UnseenUpdates)
         self.copies: Any = None  # counts overlapped copies to a GPU (side_copies.OverlappedCopies)

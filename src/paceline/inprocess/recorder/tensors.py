@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections import UserDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -29,6 +30,7 @@ class Reader:
         self._transforms = torch._C._functorch.peek_interpreter_stack
         self._profiled = torch.autograd._profiler_enabled
         self._unheard = torch._C.DisableTorchFunction
+        self._record_operators = torch._C._autograd._enable_record_function  # in this thread
 
     def first(self, values: Iterable[Any]) -> Any:
         """Return the first tensor in the values, or in a sequence or mapping among them; None without a tensor."""
@@ -65,15 +67,27 @@ class Reader:
         """Return `take(tensor)` for a plain GPU tensor with one number if the call is not visible, else None."""
         if type(tensor) is not self.tensor_type or self.audible():
             return None
-        with self._unheard():
+        with self._unheard(), self._unprofiled():
             return take(tensor) if tensor.is_cuda and tensor.numel() == 1 else None
 
     def detached(self, tensor: Any) -> Any:
         """Return a plain tensor without its graph, or None if the call would be visible."""
         if type(tensor) is not self.tensor_type or self.audible():
             return None
-        with self._unheard():
+        with self._unheard(), self._unprofiled():
             return tensor.detach()
+
+    @contextmanager
+    def _unprofiled(self) -> Iterator[None]:
+        """Hide operators from the profiler window, which would count them as operators of the program."""
+        if not self._profiled():
+            yield
+            return
+        self._record_operators(False)
+        try:
+            yield
+        finally:
+            self._record_operators(True)
 
 
 def number_reader(torch: Any) -> Callable[[Any], float | None]:

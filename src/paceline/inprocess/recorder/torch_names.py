@@ -31,6 +31,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "torch._C._get_tracing_state",
         "torch._C._functorch.peek_interpreter_stack",
         "torch.autograd._profiler_enabled",
+        "torch._C._autograd._enable_record_function",
     ),
     "communication": ("torch._C._distributed_c10d.Work", "torch.distributed._functional_collectives"),
     "profiler window": (

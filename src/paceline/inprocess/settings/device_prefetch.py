@@ -21,6 +21,11 @@ from paceline.inprocess.side_stream import SideStream
 _KEY = "loader.device_prefetch"
 _WATCHED = 2  # batches of a loader whose moves are observed before any is copied ahead
 _UNUSED = 3  # consecutive batches with unused copies, after which no more copies are made
+_NOT_MOVED = "the program no longer moves the tensors that it moved before"
+_MOVED_OTHERWISE = (
+    "the program moves the tensors otherwise than in the first batches, or changes them before: on another stream, to "
+    "another device, or while something may have written to them"
+)
 
 Begin = Callable[[Any, list[Any]], AheadCopy]
 
@@ -53,7 +58,7 @@ class LoaderMoves:
             self._unused += 1
             if self._unused == _UNUSED:
                 self._is_over = True
-                confirmation.gave_up(_KEY, "the program no longer moves the tensors that it moved before")
+                confirmation.gave_up(_KEY, _MOVED_OTHERWISE if handed.moves else _NOT_MOVED)
         elif handed.used:
             self._unused = 0
             confirmation.took(

@@ -27,6 +27,7 @@ from paceline.report.run.loss import of_target
 PREFIX = "paceline: "
 MAX_EVIDENCE = 2
 MAX_ALSO = 3
+MAX_NOTES = 2
 MAX_WIDTH = 100
 LABEL_WIDTH = 8
 IF_FIXED = "faster if fixed"
@@ -182,6 +183,8 @@ def _lines(diagnosis: Diagnosis, report_path: str, following: NextStep | None) -
     spread = words.rank_spread(diagnosis.ranks)
     if spread:
         lines.append(Line(label="ranks", text=spread))
+    if finding is not None:
+        lines += [Line(label="note", text=words.printable(problem)) for problem in diagnosis.problems[:MAX_NOTES]]
     if diagnosis.cost is not None:
         lines.append(Line(label="cost", text=_cost(diagnosis.cost)))
     if diagnosis.loss is not None and diagnosis.loss.target is not None:

@@ -111,7 +111,10 @@ def summarise(capture: Capture, wanted: TraceOptions) -> RankTrace:
     changes = [parse_change(text) for text in wanted.what_if]
     problems = list(capture.problems)
     if not len(capture.events):
-        problems.append(f"{capture.source}: the capture contains no GPU events, because the profiler saw no GPU")
+        problems.append(
+            f"{capture.source}: the capture contains no GPU events: the profiler saw no GPU, or was started without "
+            "ProfilerActivity.CUDA"
+        )
     elif not len(events):
         problems.append(f"{capture.source}: the capture contains no GPU events in the window {window!r}")
     return RankTrace(

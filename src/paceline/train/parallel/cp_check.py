@@ -15,6 +15,7 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.train.batches import like
 from paceline.train.parallel import cp
+from paceline.train.plain_state import PlainState
 from paceline.train.ranks import agreement, random_states
 
 _POSITIONS = 64  # number of positions of each rank's part
@@ -72,14 +73,14 @@ def _look(model: Any, world: Any, given: Any) -> None:
     group, part = world.group("cp"), world.position("cp")
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(_put_back(model, world))
+        before = stack.enter_context(_put_back(model, world))
         stack.enter_context(_exact(given, world.device))
         try:
-            own, whole, drew = _both(model, world, _short(given, length, min(length, _POSITIONS)))
+            own, whole, drew = _both(model, world, _short(given, length, min(length, _POSITIONS)), before)
         except UsageError:
             raise
         except Exception:  # a model may need a fixed sequence length; other errors are raised again
-            own, whole, drew = _both(model, world, given)
+            own, whole, drew = _both(model, world, given, before)
     pairs = list(_pairs(own, whole))
     off = max([_difference(*pair, part, group) for pair in pairs], default=2.0 if not pairs else 0.0)
     bits = {value.dtype.itemsize for pair in pairs for value in pair} | {p.dtype.itemsize for p in model.parameters()}
@@ -101,13 +102,22 @@ def _look(model: Any, world: Any, given: Any) -> None:
         )
 
 
-def _both(model: Any, world: Any, given: Any) -> tuple[Any, Any, bool]:
-    """Return the output for this rank's part, the output for the whole sequence, and whether numbers were drawn."""
+def _both(model: Any, world: Any, given: Any, plain: PlainState) -> tuple[Any, Any, bool]:
+    """Return the output for this rank's part, the output for the whole sequence, and whether numbers were drawn.
+
+    Args:
+        model: The model.
+        world: The ranks.
+        given: Positional and keyword arguments of the forward pass.
+        plain: The attributes of the model before each of the two calls.
+    """
     import torch
 
+    plain.put(model)
     before = random_states.of_torch(world.device)
     own = model(*given[0], **given[1])
     drew = any(not torch.equal(state, before[kind]) for kind, state in random_states.of_torch(world.device).items())
+    plain.put(model)
     length, group = cp.length_of(given), world.group("cp")
     args, kwargs = _mapped(lambda tensor: _joined(tensor, group) if cp.is_split(tensor, length) else tensor, given)
     with cp.unsplit():
@@ -206,8 +216,12 @@ def _without_dropout() -> Any:
 
 
 @contextmanager
-def _put_back(model: Any, world: Any) -> Iterator[None]:
-    """Add noise to constant parameters, and restore parameters, buffers and random states when the context ends."""
+def _put_back(model: Any, world: Any) -> Iterator[PlainState]:
+    """Add noise to constant parameters; at the end of the context, restore them, the state of the model and the draws.
+
+    Yields the plain attributes and small buffers of the model.
+    """
+    plain = PlainState.of(model)
     torch_states, host = random_states.of_torch(world.device), random_states.of_host()
     streams = {name: stream.state for name, stream in world.streams.items()}
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
@@ -215,8 +229,9 @@ def _put_back(model: Any, world: Any) -> Iterator[None]:
     for number, (values, _) in enumerate(constants):
         values.add_(_noise(values, number))
     try:
-        yield
+        yield plain
     finally:
+        plain.put(model)
         for values, constant in constants:
             values.fill_(constant)
         for buffer, before in buffers:

@@ -12,14 +12,12 @@ measured by rank 0 on a sample.
 
 from __future__ import annotations
 
-import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.inprocess import hooks
 from paceline.train.parallel import decoders
 from paceline.train.parallel.balance import counted, cut
 
@@ -117,34 +115,6 @@ def _parts(model: Any, cuts: Sequence[range], *, decoder: bool) -> list[Any]:
         ]
     layers = list(model.named_children())
     return [nn.Sequential(OrderedDict(layers[i] for i in part)) for part in cuts]
-
-
-def refuse_norms_of_stages(model: Any) -> None:
-    """Patch `torch.nn.utils.clip_grad_norm_` to raise a `UsageError` for parameters of this rank's layers.
-
-    Each rank would clip by the norm of its own layers instead of the norm of the whole model.
-
-    Args:
-        model: The module that holds the parameters of this rank.
-    """
-    from torch.nn.utils import clip_grad
-
-    norm = getattr(clip_grad, "_get_total_norm", None)
-    if norm is None:
-        return
-    held = weakref.ref(model)
-
-    def checked(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        given, own = list(tensors) if not hasattr(tensors, "grad_fn") else [tensors], held()
-        of_stages = {id(parameter.grad) for parameter in own.parameters()} if own is not None else set()
-        if any(id(one) in of_stages for one in given):
-            raise UsageError(
-                "clip_grad_norm_() sees the gradients of this rank's layers only, and with pp ranks have different "
-                "layers; set optimizer.clip_norm (--clip-norm), which the engine applies to the whole model"
-            )
-        return norm(given, *args, **kwargs)
-
-    hooks.replace(clip_grad, "_get_total_norm", checked)
 
 
 def joined(stages: Sequence[Any]) -> Any:

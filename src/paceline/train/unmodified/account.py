@@ -4,8 +4,8 @@ There are four running CRC32 digests, one for each entry of `KINDS`: calls of mo
 input shapes, number of trained weights, learning rates); inputs of models; losses, and gradients of outputs of models;
 buffers and settings of models (with every call, one buffer and the settings of one submodule). Every rank has whole
 inputs, outputs and losses, so the digests are equal on all ranks. All digests are sent with the gradients; the first
-digest also with each exchange of outputs. Of a large tensor, every n-th element is sampled; the first sampled element
-changes with each call.
+digest also with each exchange of outputs. A request to compare a model again is sent with them. Of a large tensor,
+every n-th element is sampled; the first sampled element changes with each call.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from weakref import WeakKeyDictionary
 from paceline.train.unmodified.state import Spread, plain_settings
 
 _MOST_ELEMENTS = 1 << 15  # that are sampled of a tensor
+_DIGEST_BITS = 32
 _BYTES = 4  # of a digest; each is sent as a number below 256, which any format holds exactly
 KINDS = (
     "the order of model calls and optimizer steps, or a learning rate",
@@ -105,8 +106,17 @@ class Account:
                 self.note_gradient(loss)
 
     def tag(self) -> int:
-        """Return the digest of model calls and optimizer steps, a number of 32 bits."""
-        return self._digests[0]
+        """Return the digest of model calls and optimizer steps, in 32 bits, and above it whether this rank requests."""
+        return self._digests[0] | self.asks << _DIGEST_BITS
+
+    def check_tags(self, tags: Sequence[int]) -> None:
+        """Compare the digests of calls and steps of all ranks, and count requests for a comparison of models.
+
+        Args:
+            tags: What `tag` returned on each rank.
+        """
+        self.check([tag & (1 << _DIGEST_BITS) - 1] for tag in tags)
+        self._note_requests(any(tag >> _DIGEST_BITS for tag in tags))
 
     def digests(self) -> list[int]:
         """Return the four digests, in the order of `KINDS`."""
@@ -121,7 +131,7 @@ class Account:
         return [*digests, float(self.asks)]
 
     def request(self) -> None:
-        """Request that all ranks compare models again at the next call; the request is sent with the next gradients."""
+        """Request that all ranks compare models again; the request is sent with the next outputs or gradients."""
         self.asks = True
 
     def check_all(self, every: Iterable[Sequence[float]]) -> None:
@@ -133,7 +143,10 @@ class Account:
         """
         rows = [list(each) for each in every]
         self.check(row[:-1] for row in rows)
-        self.requests += any(row[-1] for row in rows)
+        self._note_requests(any(row[-1] for row in rows))
+
+    def _note_requests(self, are_there: bool) -> None:
+        self.requests += are_there
         self.asks = False
 
     def check(self, every: Iterable[Sequence[float]]) -> None:

@@ -113,7 +113,7 @@ class Exchange:
         gather(found, padded)
         if head:
             pieces = found.view(len(parts), head + most * row_bytes)
-            self.account.check([[tag] for tag in tags_of(pieces)])
+            self.account.check_tags(tags_of(pieces))
             found = pieces[:, head:].flatten()
         if min(parts) < most:
             pieces = found.view(len(parts), most * row_bytes)
@@ -132,7 +132,7 @@ class Exchange:
         if flat.numel() <= _MOST_BYTES_WITH_TAG:
             return with_tag(self.torch, flat, self.account.tag()), TAG_BYTES
         own = self.torch.tensor([[self.account.tag()]], dtype=self.torch.int64)
-        self.account.check(self.all_rows(own, [1] * self.spread.ranks).tolist())
+        self.account.check_tags(self.all_rows(own, [1] * self.spread.ranks).flatten().tolist())
         return flat, 0
 
     def objects(self, part: Any) -> list[Any]:

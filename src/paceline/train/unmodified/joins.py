@@ -30,6 +30,8 @@ class Way:
         slots: Attributes and container items that the model sets to tensors, each with its rule.
         changes: Indices of the inputs that the model changes in place.
         draws: Whether the model draws random numbers from torch.
+        draws_for_rows: Whether some of these numbers are of single rows. The others are shared by all rows of a batch;
+            without numbers of rows, all ranks draw the same.
         draws_for_all: Whether some of these numbers are one draw for the whole batch.
         off: For each number and rule, the sum of the relative errors in all comparisons.
         settled: Whether the rule of each number is certain.
@@ -44,6 +46,7 @@ class Way:
     slots: list[tuple[Place, str]] = field(default_factory=list)
     changes: list[int] = field(default_factory=list)
     draws: bool = False
+    draws_for_rows: bool = False
     draws_for_all: bool = False
     off: dict[Any, dict[str, float]] = field(default_factory=dict)
     settled: bool = True

@@ -8,6 +8,7 @@ compared with trial calls with the parts (`comparison`).
 from __future__ import annotations
 
 import functools
+import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from paceline.inprocess import hooks
+from paceline.train.plain_state import as_before
 from paceline.train.unmodified import draws, gradients
 from paceline.train.unmodified.call import Call, digest, rows_of, sizes
 from paceline.train.unmodified.comparison import drift
@@ -24,7 +26,7 @@ from paceline.train.unmodified.comparison.whole_and_parts import compare
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.joins import Way, together, weighs_nothing
 from paceline.train.unmodified.later import resolved
-from paceline.train.unmodified.state import Spread, plain_settings
+from paceline.train.unmodified.state import Spread, is_own_file, plain_settings
 from paceline.train.unmodified.weights import copies, shards
 
 _LOOKS = 8  # first calls of each model whose inputs the ranks compare; then every `_LOOK_EVERY` calls
@@ -53,7 +55,21 @@ def patch(spread: Spread, exchange: Exchange) -> Callable[[], None]:
         return calls.call(self, args, kwargs)
 
     hooks.install(torch.nn.Module, "__call__", __call__)
+    _count_hooks(spread)
     return calls.end
+
+
+def _count_hooks(spread: Spread) -> None:
+    """Patch `torch.Tensor.register_hook` to count the hooks that the program sets in calls of models."""
+    original = spread.torch.Tensor.register_hook
+
+    @functools.wraps(original)
+    def register_hook(self: Any, hook: Any) -> Any:
+        if spread.nested and not spread.on_trial and is_own_file(sys._getframe(1).f_code.co_filename):
+            spread.hooks += 1
+        return original(self, hook)
+
+    hooks.install(spread.torch.Tensor, "register_hook", register_hook)
 
 
 class _SplitCalls:
@@ -102,7 +118,8 @@ class _SplitCalls:
         if self._torch.is_grad_enabled():
             gradients.check(self._spread, module)
         ways = self._ways.setdefault(module, Ways(self._exchange.account))
-        way = ways.find(called, functools.partial(self._look, trains))
+        look = functools.partial(self._look, trains)
+        way = ways.find(called, look)
         if self._torch.is_grad_enabled():  # a model may be trained in evaluation mode too
             shards.split(self._spread, self._exchange, module, trains=trains)
             self._exchange.groups = gradients.watch(self._spread, module)
@@ -111,7 +128,9 @@ class _SplitCalls:
         self._exchange.account.note_state(module, draws=way.draws)
         self._spread.calls += trains
         self._exchange.account.note_call(module, called.leaves)
-        return self._in_parts(replace(called, is_cut=way.is_cut), way, ways)
+        result = self._in_parts(replace(called, is_cut=way.is_cut), way, ways)
+        ways.again(called, way, look)
+        return result
 
     def _look(self, trains: bool, called: Call, before: Way | None) -> Way:
         if before is not None and not before.splits:
@@ -138,10 +157,10 @@ class _SplitCalls:
         for module, ways in list(self._ways.items()):
             empty = Call(self._spread, module, functools.partial(self._original, module), (), None, 0, ())
             found += [(module, *last) for last in ways.at_end(empty)]
-        if not self._exchange.agree([zlib.crc32(repr([way.calls for _, _, way, _ in found]).encode())]):
+        if not self._exchange.agree([zlib.crc32(repr([way.calls for _, _, way, *_ in found]).encode())]):
             return
-        for module, called, way, modes in found:
-            with _modes(module, modes), self._torch.enable_grad():
+        for module, called, way, modes, before in found:
+            with _modes(module, modes), as_before(module, before), self._torch.enable_grad():
                 self._look(True, called, way)
 
     def _begin_training(self, module: Any, rows: int | None) -> None:
@@ -183,7 +202,7 @@ class _SplitCalls:
     def _in_parts(self, called: Call, way: Way, ways: Ways) -> Any:
         own = [self._own(called, place, way) for place in range(len(called.leaves))]
         args, kwargs = called.with_leaves(own)
-        with self._spread.inside(split=True), self._streams.own(way.draws, of_torch=True):
+        with self._spread.inside(split=True), self._streams.own(way.draws_for_rows, of_torch=True):
             result = called.forward(*args, **kwargs)
         ways.note(called, own, result)
         for place in way.changes:

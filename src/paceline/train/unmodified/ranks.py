@@ -5,9 +5,9 @@ The module runs as a program:
     python -I -S ranks.py '{"ranks": 2, ...}' python train.py --its --flags
 
 Rank 0 has the terminal: its output, input and exit code are those of the program. The stderr of other ranks goes to
-files, and the last lines are printed only if such a rank fails first. Signals are passed on to all ranks, except
-signals from the terminal, which reach all ranks anyway. The module imports only the standard library, and nothing of
-Paceline.
+files, and the last lines are printed only if such a rank fails first. Signals are passed on to all ranks, except those
+from the terminal or to the whole process group, which reach all ranks anyway. The module imports only the standard
+library, and a module of Paceline that does the same.
 """
 
 from __future__ import annotations
@@ -23,8 +23,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+sys.path.append(str(Path(__file__).resolve().parents[3]))  # with -I, the folder of Paceline is not on it
+from paceline.core.group_signals import Witness, sent_to_group  # noqa: E402
 
 try:
     import resource
@@ -42,6 +46,14 @@ _TO_FINISH_S = 30.0  # for the other ranks after rank 0 has ended
 _TOLD_LINES = 30  # printed of the stderr of a failed rank
 
 
+@dataclass
+class _Ranks:
+    """The processes of the ranks, and the helper that shows which signals they have received themselves."""
+
+    processes: list[subprocess.Popen[bytes]]
+    beside: Witness
+
+
 def run(wanted: Mapping[str, Any], command: Sequence[str]) -> int:
     """Run a command once for each rank, and return the exit code, negative for a signal.
 
@@ -51,16 +63,18 @@ def run(wanted: Mapping[str, Any], command: Sequence[str]) -> int:
     """
     folder = Path(tempfile.mkdtemp(prefix="paceline-ranks-"))
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
-    ranks: list[subprocess.Popen[bytes]] = []
+    beside = Witness()
+    ranks = _Ranks([], beside)
     try:
         shared = {**wanted, "folder": str(folder), "seed": secrets.randbits(48)}
         shared["since_s"] = time.time()
         shared["devices"] = os.environ.get("CUDA_VISIBLE_DEVICES")
         for rank in range(int(wanted["ranks"])):
-            ranks.append(_start(command, {**shared, "rank": rank, "launcher": os.getpid()}, previous))
+            ranks.processes.append(_start(command, {**shared, "rank": rank, "launcher": os.getpid()}, previous))
         return _until_the_end(ranks, folder)
     finally:
         _end(ranks)
+        beside.end()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -104,13 +118,13 @@ def _devices(environment: Mapping[str, str], ranks: int) -> list[str]:
     return [*named, *[""] * ranks][:ranks]
 
 
-def _until_the_end(ranks: Sequence[subprocess.Popen[bytes]], folder: Path) -> int:
+def _until_the_end(ranks: _Ranks, folder: Path) -> int:
     """Wait until rank 0 ends or a rank fails, and return the exit code of the run."""
     failed: tuple[int, int] | None = None
     deadline = float("inf")
     while True:
         _pass_on(ranks)
-        codes = [process.poll() for process in ranks]
+        codes = [process.poll() for process in ranks.processes]
         if codes[0] is not None and failed is None:
             if codes[0] == 0:
                 _wait_for(ranks, _TO_FINISH_S)
@@ -144,31 +158,32 @@ def _same_end(failed: tuple[int, int], of_rank_0: int | None, folder: Path) -> i
     return code
 
 
-def _wait_for(ranks: Sequence[subprocess.Popen[bytes]], limit_s: float) -> None:
+def _wait_for(ranks: _Ranks, limit_s: float) -> None:
     deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline and any(process.poll() is None for process in ranks):
+    while time.monotonic() < deadline and any(process.poll() is None for process in ranks.processes):
         _pass_on(ranks)
         time.sleep(_POLL_S)
 
 
-def _pass_on(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+def _pass_on(ranks: _Ranks) -> None:
     while signal.sigpending() & {*_PASSED_ON, signal.SIGCHLD}:
         info = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, 0)
         if info is None or info.si_signo == signal.SIGCHLD or info.si_code == _SI_KERNEL:
             continue
-        for process in ranks:
-            process.send_signal(info.si_signo)
+        if ranks.processes and not sent_to_group(ranks.beside, info.si_signo, ranks.processes[0].pid):
+            for process in ranks.processes:
+                process.send_signal(info.si_signo)
 
 
-def _end(ranks: Sequence[subprocess.Popen[bytes]]) -> None:
+def _end(ranks: _Ranks) -> None:
     """End the ranks that still run with SIGTERM, and after a time limit with SIGKILL."""
     for number, limit_s in ((signal.SIGTERM, _TO_END_S), (signal.SIGKILL, _TO_END_S)):
-        left = [process for process in ranks if process.poll() is None]
+        left = [process for process in ranks.processes if process.poll() is None]
         for process in left:
             process.send_signal(number)
             process.send_signal(signal.SIGCONT)
         if left:
-            _wait_for(left, limit_s)
+            _wait_for(_Ranks(left, ranks.beside), limit_s)
 
 
 def _said(folder: Path, rank: int) -> Path:

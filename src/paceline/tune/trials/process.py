@@ -306,6 +306,8 @@ class TrialProcess:
             self._wait_for(link.socket, deadline)
             if not link.receive():
                 raise self._end_error()
+        if "refused" in said:
+            raise TrialFailed(str(said["refused"]))
         return said
 
     def _wait_for(self, source: socket.socket, deadline: float) -> None:

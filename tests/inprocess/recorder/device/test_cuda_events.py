@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from paceline.inprocess import hooks
-from paceline.inprocess.recorder.device.cuda_events import CudaEvents, Losses, patch_capture
+from paceline.inprocess.recorder.device import graphs
+from paceline.inprocess.recorder.device.cuda_events import CudaEvents, Losses
 
 
 class Event:
@@ -51,6 +52,9 @@ class Cuda:
 
         def capture_end(self):
             Cuda.capturing = False
+
+        def replay(self):
+            """Run what was captured."""
 
     def __init__(self) -> None:
         self.now_ms = 0.0
@@ -140,7 +144,7 @@ def test_events_are_used_again_on_their_own_device(events):
 
 @pytest.fixture
 def graph(cuda, events):
-    yield patch_capture(SimpleNamespace(cuda=cuda), events, lambda: None) or cuda.CUDAGraph()
+    yield graphs.patch(SimpleNamespace(cuda=cuda), events, lambda: None) or cuda.CUDAGraph()
     hooks.undo_all()
 
 

@@ -4,7 +4,7 @@ A program event is timed on the computing stream, even while another stream is c
 time between events of two streams cannot be measured.
 
 This code never waits for the device: it records an event, queries whether the device has passed it, and reuses it.
-While a CUDA graph is captured, a query in any thread would invalidate the capture. `patch_capture` therefore tells
+While a CUDA graph is captured, a query in any thread would invalidate the capture. `graphs.patch` therefore tells
 `CudaEvents` when a capture starts and ends.
 """
 
@@ -16,9 +16,7 @@ from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
-from paceline.inprocess import hooks
 from paceline.inprocess.recorder.device.clock import EventSource
-from paceline.inprocess.wrappers import stand_in
 
 _LOSS_EVERY_NS = 10_000_000  # a copy takes about 10 µs of the training thread: at most 100 per second, 0.1%
 _SLOTS = 256
@@ -121,26 +119,6 @@ def _lasts(stream: Any) -> bool:
     """Return whether a stream is torch's own or the default stream. Other libraries can destroy their streams."""
     number = getattr(stream, "stream_id", 0)
     return number == 0 or bool(number & 1)  # packed by c10/cuda/CUDAStream.cpp: an external handle is an even address
-
-
-def patch_capture(torch: Any, events: CudaEvents, before: Callable[[], None]) -> None:
-    """Record no events while the program captures a CUDA graph. ``before`` is called just before each capture."""
-    graph = torch.cuda.CUDAGraph
-
-    def begin(args: Any, kwargs: Any) -> bool:
-        before()
-        events.capture(True)
-        return True
-
-    def begun(_: bool, result: Any, raised: BaseException | None) -> None:
-        if raised is not None:
-            events.capture(False)
-
-    def ended(_: bool, result: Any, raised: BaseException | None) -> None:
-        events.capture(False)
-
-    hooks.replace(graph, "capture_begin", stand_in(graph.capture_begin, "graph probe", begin, begun))
-    hooks.replace(graph, "capture_end", stand_in(graph.capture_end, "graph probe", lambda args, kwargs: True, ended))
 
 
 class PendingLoss:

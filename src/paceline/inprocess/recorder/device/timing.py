@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.inprocess import hooks
+from paceline.inprocess.recorder.device import graphs
 from paceline.inprocess.recorder.device.clock import DeviceClock, EventSource, Stamper
-from paceline.inprocess.recorder.device.cuda_events import CudaEvents, Losses, patch_capture, pinned_slots
+from paceline.inprocess.recorder.device.cuda_events import CudaEvents, Losses, pinned_slots
 from paceline.inprocess.recorder.device.side_copies import OverlappedCopies
 from paceline.inprocess.recorder.probe_state import gate
 from paceline.inprocess.recorder.steps.row_buffer import HeldRows, Written
@@ -120,5 +121,5 @@ def cuda_timing(
     torch: Any, events: CudaEvents, write: Callable[[Written], None], before_capture: Callable[[], None]
 ) -> Timing:
     """Return the timing of a process that uses CUDA; `before_capture` is called just before a graph capture."""
-    patch_capture(torch, events, before_capture)
+    graphs.patch(torch, events, before_capture)
     return Timing(events, Losses(events, pinned_slots(torch)), write, OverlappedCopies(events))

@@ -9,12 +9,14 @@ ends the capture, and the recorder's thread writes it. If the program uses the p
 from __future__ import annotations
 
 import os
+from _thread import get_ident
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any
 
 from paceline.inprocess.recorder.probe_state import gate
+from paceline.inprocess.recorder.profiler.window import is_taken, use
 
 
 class CaptureWindow:
@@ -32,9 +34,9 @@ class CaptureWindow:
         self._done = 0  # completed steps
         self._which: int | None = None  # id of the optimizer whose steps are counted: the first one that stepped
         self._profiler: Any = None
+        self._thread = 0  # that started the profiler
         self._finished: Any = None  # the profiler to write
         self._failed: str | None = None
-        self._ours = False  # whether Paceline, not the program, is starting the profiler
         self.events: Any = None
         self.begun_ns: int | None = None
         self.ended_ns: int | None = None
@@ -60,6 +62,8 @@ class CaptureWindow:
         self._which = optimizer if self._which is None else self._which
         if optimizer != self._which:
             return  # another optimizer in the same step
+        if self._profiler is not None and get_ident() != self._thread:
+            return  # another thread that trains too
         self._done += 1
         if self._profiler is not None:
             self._guarded(self.end if self._done > self._last else self._step)
@@ -76,7 +80,7 @@ class CaptureWindow:
 
     def _begin(self) -> None:
         torch = self._torch
-        if torch.autograd._profiler_enabled():
+        if is_taken(torch):
             gate.window = None
             self._failed = "the program profiles itself"
             return
@@ -91,7 +95,7 @@ class CaptureWindow:
             acc_events=True,
         )
         made.step_num = max(0, first - 1)
-        self.begun_ns = perf_counter_ns()
+        self.begun_ns, self._thread = perf_counter_ns(), get_ident()
         self._acting(made.start)
         self._profiler = made
 
@@ -100,16 +104,16 @@ class CaptureWindow:
 
     def _acting(self, act: Callable[[], Any]) -> None:
         """Run an action on the capture's own profiler. Unlike the program's profiler, it must not end the capture."""
-        self._ours = True
+        use.ours = True
         try:
             with _silent_kineto():
                 act()
         finally:
-            self._ours = False
+            use.ours = False
 
     def end(self) -> None:
         """End the capture if it is running."""
-        if self._ours or self._profiler is None or os.getpid() != self._pid:
+        if use.ours or self._profiler is None or os.getpid() != self._pid:
             return
         gate.window = None
         profiler, self._profiler = self._profiler, None

@@ -92,7 +92,7 @@ class OperatorWindow:
         try:
             if self.begun_ns is None:
                 self._begin()
-            else:
+            elif get_ident() == self._thread:  # not another thread that trains too
                 self.steps += 1
                 self._left -= 1
                 if self._left <= 0:
@@ -106,7 +106,7 @@ class OperatorWindow:
 
     def _begin(self) -> None:
         torch = self._torch
-        if torch.autograd._profiler_enabled():
+        if is_taken(torch):
             gate.window, self._left = None, 0  # the program uses the profiler itself
             return
         if self.events is not None and not self.events.ready():
@@ -214,6 +214,21 @@ def _enable(state: str, *, shapes: bool) -> None:
     _enable_profiler_legacy(ProfilerConfig(wanted, shapes, False, False, shapes, False, _ExperimentalConfig(), ""))
 
 
+class _Use:
+    """Who uses torch's profiler. A second profiler beside a prepared one would crash the process."""
+
+    ours = False  # whether Paceline, not the program, is starting the profiler
+    prepared = False  # whether the program has prepared the profiler (its warm-up steps) and not started it yet
+
+
+use = _Use()
+
+
+def is_taken(torch: Any) -> bool:
+    """Return whether the program has prepared or started a profiler."""
+    return use.prepared or bool(torch.autograd._profiler_enabled())
+
+
 def patch(torch: Any, give_way: Callable[[], None]) -> None:
     """Call `give_way` when the program starts its own profiler."""
     owner = torch.autograd.profiler
@@ -222,8 +237,10 @@ def patch(torch: Any, give_way: Callable[[], None]) -> None:
         if original is None:
             continue
 
-        def giving_way(*args: Any, _original: Any = original, **kwargs: Any) -> Any:
+        def giving_way(*args: Any, _original: Any = original, _name: str = name, **kwargs: Any) -> Any:
             give_way()
+            if not use.ours:
+                use.prepared = _name == "_prepare_profiler"
             return _original(*args, **kwargs)
 
         hooks.replace(owner, name, giving_way)

@@ -73,9 +73,13 @@ def _beginning(torch: Any) -> Callable[[Any], int | None]:
     def begin(roots: Any) -> int | None:
         global _unscaled
         try:
-            gate.owner = get_ident()  # the training thread is the thread that runs backward
+            thread = get_ident()
+            if thread != gate.owner:
+                gate.owner = thread  # the training thread is the thread that runs backward
+                gate.handovers += 1
             if not gate.scribe_started:
                 gate.start_scribe()
+            gate.backwards += 1
             gate.unstepped += 1
             if gate.unseen_updates is not None:
                 gate.unseen_updates.look()

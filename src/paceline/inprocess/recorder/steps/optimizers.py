@@ -35,6 +35,7 @@ def patch(torch: Any) -> None:
     def after(optimizer: Any, args: Any, kwargs: Any) -> None:
         if not compiling() and get_ident() == gate.owner:
             gate.put((perf_counter_ns(), OPTIMIZER + 1, id(optimizer)))
+            gate.optimizer_steps += 1
             if gate.unseen_updates is not None:
                 gate.unseen_updates.stepped()
             if gate.window is not None:

@@ -3,7 +3,8 @@
 The controller listens on a socket; messages are JSON lines. This process sends ``{"pid", "rank", "world"}`` once, then
 at the end of each block ``{"steps", "begun_ns", "ended_ns", "optimizers", "peak_bytes", "gpus", "from_queue",
 "queued"}``. The controller sends ``{"steps": n}`` to continue for n optimizer steps, or ``{"end": true}``: the record
-is completed and the process exits without running more of the program. A lost connection ends the trial too.
+is completed and the process exits without running more of the program. A lost connection ends the trial too. A process
+that cannot be tried sends ``{"refused": reason}`` and exits.
 
 At the start and end of a block the device has finished all queued work.
 """
@@ -68,6 +69,8 @@ class _Conducted:
             return  # a forked child
         if getattr(process.current_process(), "_inheriting", False):
             _refuse()
+        if self._torch.cuda.is_initialized() and self._torch.cuda.is_current_stream_capturing():
+            self._refuse("it replays whole steps as a CUDA graph, and tune can neither change nor time these steps")
         self._steps += 1
         self._optimizers.add(optimizer)
         self._left -= 1
@@ -100,6 +103,15 @@ class _Conducted:
         drain(self._torch)
         self._queues = ready_batches.now()
         self._begun_ns = time.perf_counter_ns()
+
+    def _refuse(self, why: str) -> None:
+        """Tell the controller why the program cannot be tried, and end this process."""
+        try:
+            if self._lines is None:
+                self._connect()
+            self._say(refused=why)
+        finally:
+            os._exit(1)
 
     def _connect(self) -> None:
         link = socket.socket(socket.AF_UNIX)

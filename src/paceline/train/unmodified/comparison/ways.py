@@ -2,9 +2,10 @@
 
 A model can start to mix rows later in training. So comparisons are made at the first calls of a kind, then less and
 less often. Between them, the operations of each call, as autograd has recorded them, are compared with those of earlier
-calls. New operations request a comparison. The request is sent to the other ranks with the gradients, and the next
-comparison uses the inputs of the call with new operations. At the end of the program, the last call of each kind is
-compared once more.
+calls. New operations request a comparison. The request is sent to the other ranks with the outputs of the call, which
+is then compared at once. On GPUs, and for models whose outputs are not combined, the request is sent with the
+gradients, and the next comparison uses the inputs of the call with new operations. At the end of the program, the last
+call of each kind is compared once more.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from paceline.train.plain_state import PLAIN, PlainState, as_before
 from paceline.train.unmodified.account import Account
 from paceline.train.unmodified.call import Call
 from paceline.train.unmodified.joins import Way
+from paceline.train.unmodified.weights import shards
 
 COMPARED_AT = frozenset([1, 3, 6, 12, 23, 44, 80, 149, 279])  # calls after the first one
 COMPARED_EVERY = 500
@@ -26,7 +29,9 @@ _NUMBERS_EVERY = 32  # calls between comparisons with further sets
 _SEEN_AT_FIRST = 64  # calls whose operations are checked; then every `_SEEN_EVERY` calls, as that takes time
 _SEEN_EVERY = 8
 _ASKED_OF_ORDER = 3  # requests for one order of operations, as later weights may not lead to the order again
-_PLAIN = frozenset([bool, int, float, str])
+_HOOK = "a hook on a tensor"
+_FUNCTION = "the autograd function"
+_OF_LIBRARIES = ("torch.", "paceline.")
 _MOST_ASKED = 16  # requests for orders in total; after them only new operations request
 
 
@@ -42,6 +47,7 @@ class _Last:
         numbers: The Python numbers among the inputs.
         modes: Whether each submodule was in training mode.
         state: A digest of the attributes and parameters of the model.
+        before: The plain attributes and small buffers of the model before the call, such as a counter of calls.
     """
 
     leaves: Sequence[Any]
@@ -51,6 +57,7 @@ class _Last:
     numbers: tuple[Any, ...]
     modes: tuple[bool, ...]
     state: int
+    before: PlainState
 
     def as_call(self, called: Call) -> Call:
         """Return a call of the same model with these inputs."""
@@ -109,6 +116,7 @@ class Ways:
         self._now = _Kind()
         self._settings: int | None = None  # digest at the end of the last call whose operations were looked at
         self._changes = 0  # of settings, between calls
+        self._before: PlainState | None = None  # before the current call, if its operations are looked at
 
     def find(self, called: Call, look: Callable[[Call, Way | None], Way]) -> Way:
         """Return how a call is split, after a comparison if one is due.
@@ -124,6 +132,7 @@ class Ways:
         self._now = known
         known.since, known.calls = known.since + 1, known.calls + 1
         self._note_settings(called.module)
+        self._before = PlainState.of(called.module) if self._is_watched(called) else None
         way = known.ways.get(numbers)
         if way is None and len(known.ways) >= _MOST_NUMBERS and known.since < _NUMBERS_EVERY:
             way = next(reversed(known.ways.values()))
@@ -131,9 +140,30 @@ class Ways:
             way.calls += 1
             if not self._is_due(way):
                 return way
-        found = look(self._to_compare(called, known, way), way)
+        other, before = self._to_compare(called, known, way)
+        with as_before(called.module, before):
+            return self._compared(called, other, way, look)
+
+    def again(self, called: Call, way: Way, look: Callable[[Call, Way | None], Way]) -> None:
+        """Compare the call that `find` was given last, if a rank has requested that with the outputs of this call.
+
+        Variables of the program outside of the model, such as the number of the step, still have their values, and
+        counters within the model get the values from before the call.
+
+        Args:
+            called: The call.
+            way: What `find` returned.
+            look: The function that compares calls, as for `find`.
+        """
+        if way.requests != self._account.requests:
+            with as_before(called.module, self._before):
+                self._compared(called, called, way, look)
+
+    def _compared(self, called: Call, other: Call, way: Way | None, look: Callable[[Call, Way | None], Way]) -> Way:
+        """Compare a call of the same kind as `called`, and keep the result for this kind."""
+        found = look(other, way)
         found.calls = way.calls if way is not None else 0
-        found.requests, known.ways[numbers], known.since = self._account.requests, found, 0
+        found.requests, self._now.ways[called.numbers()], self._now.since = self._account.requests, found, 0
         return found
 
     def _note_settings(self, module: Any) -> None:
@@ -151,13 +181,13 @@ class Ways:
         due = way.calls in COMPARED_AT or not way.calls % COMPARED_EVERY
         return due or not way.settled or way.requests != self._account.requests
 
-    def _to_compare(self, called: Call, known: _Kind, way: Way | None) -> Call:
+    def _to_compare(self, called: Call, known: _Kind, way: Way | None) -> tuple[Call, PlainState | None]:
         """Return the call to compare: the given one, or the last call if a rank has requested a comparison."""
         if way is None or known.last is None or way.requests == self._account.requests:
-            return called
-        return known.last.as_call(called)
+            return called, None
+        return known.last.as_call(called), known.last.before
 
-    def at_end(self, called: Call) -> Iterator[tuple[Call, Way, tuple[bool, ...]]]:
+    def at_end(self, called: Call) -> Iterator[tuple[Call, Way, tuple[bool, ...], PlainState]]:
         """Yield the last training call of each kind of call, if it was not followed by a comparison.
 
         Nothing is yielded if the program has changed the model since, for example to export it.
@@ -166,14 +196,20 @@ class Ways:
             called: A call of the model; its inputs do not count.
 
         Yields:
-            The call, the result of the last comparison, and whether each submodule was in training mode.
+            The call, the result of the last comparison, whether each submodule was in training mode, and what
+            `as_before` takes.
         """
         state = _state(called.module)
         for known in self._kinds.values():
             last = known.last
             way = None if last is None or not known.since else known.ways.get(last.numbers)
             if last is not None and way is not None and way.splits and last.modes[0] and last.state == state:
-                yield last.as_call(called), way, last.modes
+                yield last.as_call(called), way, last.modes, last.before
+
+    def _is_watched(self, called: Call) -> bool:
+        """Return whether the operations of the current call are looked at."""
+        calls = self._now.calls
+        return called.spread.torch.is_grad_enabled() and (calls <= _SEEN_AT_FIRST or not calls % _SEEN_EVERY)
 
     def note(self, called: Call, given: Sequence[Any], result: Any) -> None:
         """Check the operations of the call that `find` was given last, and request a comparison if they are new.
@@ -184,7 +220,7 @@ class Ways:
             result: The result for this rank's rows.
         """
         known, torch = self._now, called.spread.torch
-        if not torch.is_grad_enabled() or known.calls > _SEEN_AT_FIRST and known.calls % _SEEN_EVERY:
+        if self._before is None:
             return
         self._settings = _settings(called.module)
         known.last = _Last(
@@ -195,9 +231,23 @@ class Ways:
             numbers=called.numbers(),
             modes=tuple(part.training for part in called.module.modules()),
             state=_state(called.module),
+            before=self._before,
         )
-        if known.is_odd([*_operations(torch, given, result)]):
+        names = [*[_HOOK] * called.spread.hooks, *_operations(torch, given, result)]
+        called.spread.hooks = 0
+        if shards.is_split(called.module) and known.first is not None:
+            self._check_backward(called, sorted({*names} - known.names))
+        if known.is_odd(names):
             self._account.request()
+
+    def _check_backward(self, called: Call, new: Sequence[str]) -> None:
+        """End the program if a sharded model begins to compute gradients in its own way, which cannot be compared."""
+        own = next((name for name in new if name == _HOOK or name.startswith(_FUNCTION)), None)
+        if own is not None:
+            called.spread.refuse(
+                f"{called.name} uses {own} since call {self._now.calls}, and with shard, Paceline compares gradients "
+                "only before the first step; use it from the first call on, or use dp in place of shard"
+            )
 
 
 def _settings(module: Any) -> int:
@@ -220,7 +270,7 @@ def _attributes(module: Any) -> list[tuple[str, Any]]:
         (name, value)
         for part in module.modules()
         for name, value in vars(part).items()
-        if type(value) in _PLAIN and name[0] != "_" and name != "training"
+        if type(value) in PLAIN and name[0] != "_" and name != "training"
     ]
 
 
@@ -243,5 +293,9 @@ def _operations(torch: Any, given: Sequence[Any], result: Any) -> Iterator[str]:
         node = waiting.pop()
         if node not in seen:
             seen.add(node)
-            yield node.name()
+            kind = getattr(node, "_forward_cls", None)
+            if kind is None or kind.__module__.startswith(_OF_LIBRARIES):
+                yield node.name()
+            else:
+                yield f"{_FUNCTION} {kind.__name__}"
             waiting += [following for following, _ in node.next_functions if following is not None]

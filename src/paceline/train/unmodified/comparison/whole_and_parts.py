@@ -292,6 +292,7 @@ class _Comparison:
         if other is not None:
             return f"its result {other} would have to be combined in a different way on each rank"
         way = Way(is_cut=call.is_cut, draws=bool(self._drawn.draws), draws_for_all=self._drawn.for_all)
+        way.draws_for_rows = self._drawn.by_rows
         way.looks, way.changes = 1 + (self._before.looks if self._before else 0), own.changes
         for place in found.numbers:
             if not self._weigh(call, way, found, every, place):

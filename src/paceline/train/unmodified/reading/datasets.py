@@ -23,7 +23,7 @@ from typing import Any
 from paceline.data.batches.own_generators import own_generators, states_of
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.snapshot import is_own
-from paceline.train.unmodified.state import Spread
+from paceline.train.unmodified.state import Spread, is_own_file
 
 _MOST_VALUES = 200_000  # of a dataset; more values count as equal
 _MOST_OF_LIST = 20_000  # sampled elements of a list, about
@@ -137,12 +137,17 @@ def _referred(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the name and value of closure and global variables that the methods of a class of the program use."""
     methods = [each for each in vars(kind).values() if isinstance(each, types.FunctionType)] if is_own(kind) else []
     for function in methods:
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            with suppress(ValueError):  # a variable without a value
-                yield name, cell.cell_contents
-        for name in function.__code__.co_names:
-            if name in function.__globals__:
-                yield name, function.__globals__[name]
+        yield from _referred_by(function)
+
+
+def _referred_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the name and value of closure and global variables that a function uses."""
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # a variable without a value
+            yield name, cell.cell_contents
+    for name in function.__code__.co_names:
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
 
 
 def _is_array(value: Any) -> bool:
@@ -160,8 +165,9 @@ def _combined(numbers: list[int]) -> int:
 def state_of(torch: Any, dataset: Any) -> dict[str, Any]:
     """Return the values in a dataset that reading a sample can change, by attribute name.
 
-    These are numbers and text, small arrays and tensors, positions in open files, and the states of generators. Lists
-    and dictionaries that grow, such as a cache, are not included.
+    These are numbers and text, small arrays and tensors, positions in open files, and the states of generators; also
+    those in variables outside of the dataset that its methods use, directly or in functions of the program. Lists and
+    dictionaries that grow, such as a cache, are not included.
 
     Args:
         torch: The torch module.
@@ -172,13 +178,14 @@ def state_of(torch: Any, dataset: Any) -> dict[str, Any]:
 
 
 def _values(torch: Any, name: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, _PLAIN):  # not in `seen`: equal numbers are often one object
+        yield name, value
+        return
     if depth > _MOST_DEPTH or id(value) in seen:
         return
     seen.add(id(value))
     kind: Any = type(value)
-    if isinstance(value, _PLAIN):
-        yield name, value
-    elif isinstance(value, torch.Tensor) or (kind.__module__ == "numpy" and hasattr(value, "nbytes")):
+    if isinstance(value, torch.Tensor) or (kind.__module__ == "numpy" and hasattr(value, "nbytes")):
         if value.nbytes <= _MOST_STATE_BYTES:
             yield name, _digest_of_state(torch, value)
     elif isinstance(value, io.IOBase):
@@ -187,9 +194,21 @@ def _values(torch: Any, name: str, value: Any, depth: int, seen: set[int]) -> It
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, each in list(items) if len(value) <= _MOST_ITEMS else ():
             yield from _values(torch, f"{name}[{key!r}]", each, depth + 1, seen)
-    elif isinstance(value, torch.utils.data.Dataset) or (hasattr(value, "__dict__") and is_own(kind)):
-        for key, each in list(vars(value).items()):
-            yield from _values(torch, f"{name}.{key}", each, depth + 1, seen)
+    else:
+        for key, each in _inside(torch, name, value):
+            yield from _values(torch, key, each, depth + 1, seen)
+
+
+def _inside(torch: Any, name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a dataset or an object of the program, and the variables that its code uses."""
+    kind: Any = type(value)
+    used: Iterator[tuple[str, Any]] = iter(())
+    if isinstance(value, torch.utils.data.Dataset) or (hasattr(value, "__dict__") and is_own(kind)):
+        yield from ((f"{name}.{key}", each) for key, each in list(vars(value).items()))
+        used = _referred(kind)
+    elif isinstance(value, types.FunctionType) and is_own_file(value.__code__.co_filename):
+        used = _referred_by(value)
+    yield from ((f"the variable {key}", each) for key, each in used)
 
 
 def _digest_of_state(torch: Any, value: Any) -> int:
@@ -202,3 +221,20 @@ def _position(file: io.IOBase) -> int | None:
         return None if file.closed else file.tell()
     except (OSError, ValueError):  # a pipe, or a text file that is being iterated over
         return None
+
+
+def fetches_batches(dataset: Any) -> str | None:
+    """Return the name of a class of the program that reads a batch of samples at once; None without one.
+
+    Its ``__getitems__`` gets all indices, and can use all samples of a batch, for example to normalize them.
+
+    Args:
+        dataset: The dataset; those inside of it, as of a `Subset`, are included.
+    """
+    while dataset is not None:
+        kind: Any = type(dataset)
+        owner = next((each for each in kind.__mro__ if "__getitems__" in vars(each)), None)
+        if owner is not None and is_own(owner):
+            return str(owner.__name__)
+        dataset = vars(dataset).get("dataset") if hasattr(dataset, "__dict__") else None
+    return None

@@ -58,7 +58,7 @@ def _patch_init(spread: Spread, reading: _Reading, base: Any, dataloader: Any) -
             if "_paceline_compared" not in vars(loader):
                 datasets.compare(spread, reading.exchange, loader.dataset)
                 loader._paceline_compared = True
-                loader._paceline_changes = reading.draws_itself(loader.dataset)  # None until first batches are read
+                loader._paceline_changes = reading.reads_whole(loader.dataset)  # None until first batches are read
                 loader._paceline_note = os.path.join(spread.folder, f"reading-{uuid4()}")
                 loader._paceline_reads = 0
         original(self, loader)
@@ -159,16 +159,18 @@ class _Reading:
         self._of_a_part = False  # whether the batch that this process reads next is split
         self._first_of: Any = None  # the loader whose first batch this process reads next
 
-    def draws_itself(self, dataset: Any) -> bool | None:
-        """Return True if a dataset has its own random generator, so that each rank reads whole batches; else None."""
-        if not own_generators(dataset):
+    def reads_whole(self, dataset: Any) -> bool | None:
+        """Return True if each rank reads whole batches: the dataset draws itself, or reads batches; else None."""
+        if (name := datasets.fetches_batches(dataset)) is not None:
+            self._tell_whole(dataset, f"{name}.__getitems__ gets all samples of a batch at once")
+        elif own_generators(dataset):
+            self._tell_whole(dataset, "reading a sample changes its random generator")
+        else:
             return None
-        self._tell_whole(dataset, "its random generator")
         return True
 
-    def _tell_whole(self, dataset: Any, what: str) -> None:
-        name = type(dataset).__name__
-        self._spread.tell(f"each rank reads whole batches of {name}, because reading a sample changes {what}")
+    def _tell_whole(self, dataset: Any, why: str) -> None:
+        self._spread.tell(f"each rank reads whole batches of {type(dataset).__name__}, because {why}")
 
     def part_of(self, iterator: Any, index: Any) -> Any:
         """Return this rank's indices of a batch, or all of them if the batch is not split."""
@@ -221,7 +223,8 @@ class _Reading:
         every = self.exchange.objects([name for name in before if before[name] != after.get(name)])
         loader._paceline_changes = any(every)
         if any(every):
-            self._tell_whole(dataset, next(names[0] for names in every if names))
+            changed = next(names[0] for names in every if names)
+            self._tell_whole(dataset, f"reading a sample changes {changed}")
         return found
 
     def whole(self, iterator: Any, read: Any) -> Any:
@@ -243,7 +246,7 @@ class _Reading:
         every = [one for one in self.exchange.objects(changed) if one]
         loader._paceline_changes = bool(every)
         if every:
-            self._tell_whole(loader.dataset, every[0])
+            self._tell_whole(loader.dataset, f"reading a sample changes {every[0]}")
 
     def _joined(self, part: Any, parts: Sequence[int]) -> Any:
         """Gather a batch of `default_collate` from all ranks: tensors, lists of strings, and containers of these."""
