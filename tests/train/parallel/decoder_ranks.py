@@ -35,6 +35,7 @@ NAMES = {
     "Gemma3ForCausalLM": {**WIDE, "head_dim": 8, "sliding_window": 4},
     "LlamaForSequenceClassification": {**WIDE, "num_labels": 3, "pad_token_id": 0},
     "BertForMaskedLM": {**SMALL, "intermediate_size": 32},
+    "LlamaOfTwo": {**WIDE, "num_key_value_heads": 2},
     "TiedLlama": {**WIDE, "tie_word_embeddings": True},
 }
 STEPS, BATCH, LENGTH = 3, 8, 10
@@ -42,7 +43,7 @@ STEPS, BATCH, LENGTH = 3, 8, 10
 
 def model_of(name: str) -> Any:
     torch.manual_seed(0)
-    kind = getattr(transformers, "LlamaForCausalLM" if name == "TiedLlama" else name)
+    kind = getattr(transformers, "LlamaForCausalLM" if name in ("TiedLlama", "LlamaOfTwo") else name)
     model = kind(kind.config_class(**NAMES[name]))
     return model.train()
 

@@ -18,9 +18,9 @@ from paceline.train.parallel.pp import Pipeline, joined, stages_of
 
 PROGRAM = Path(__file__).with_name("decoder_ranks.py")
 MODELS = ["LlamaForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM", "GPT2LMHeadModel", "Gemma3ForCausalLM"]
-MODELS += ["GPTNeoXForCausalLM"]
+MODELS += ["GPTNeoXForCausalLM", "LlamaOfTwo"]
 SPLIT = {"pp=2": ("interleaved", MODELS), "shard=2,pp=2": ("1f1b", MODELS[:4]), "dp=2": ("1f1b", MODELS[:1])}
-SPLIT["pp=2,tp=2"] = ("1f1b", MODELS[:2])
+SPLIT["pp=2,tp=2"] = ("1f1b", MODELS[-1:])
 REFUSED = {
     "BertForMaskedLM": "is neither an nn.Sequential nor a decoder model of Hugging Face",
     "TiedLlama": "lm_head.weight is shared by stages 0 and 1",

@@ -82,7 +82,8 @@ class LoaderIterator:
 
 def _close_all() -> None:
     """End the loops that are open when the program ends, while modules such as torch still exist."""
-    for loop in list(_open):
+    loops = list(_open)
+    for loop in loops:
         with suppress(ValueError):  # a daemon thread takes a batch at this moment
             loop.close()
 

@@ -29,10 +29,9 @@ class Way:
         joins: For each output `OWN` (equal on all ranks), `ROWS` (concatenated), or the rule that weighs a number.
         slots: Attributes and container items that the model sets to tensors, each with its rule.
         changes: Indices of the inputs that the model changes in place.
-        draws: Whether the model draws random numbers from torch.
-        draws_for_rows: Whether some of these numbers are of single rows. The others are shared by all rows of a batch;
-            without numbers of rows, all ranks draw the same.
-        draws_for_all: Whether some of these numbers are one draw for the whole batch.
+        draws_for_rows: Whether the model draws random numbers for each row from torch.
+        draws_for_all: Whether some random numbers are one draw for the whole batch. Without numbers for rows, all ranks
+            draw the same.
         off: For each number and rule, the sum of the relative errors in all comparisons.
         settled: Whether the rule of each number is certain.
         looks: The number of comparisons so far.
@@ -45,7 +44,6 @@ class Way:
     joins: list[str] = field(default_factory=list)
     slots: list[tuple[Place, str]] = field(default_factory=list)
     changes: list[int] = field(default_factory=list)
-    draws: bool = False
     draws_for_rows: bool = False
     draws_for_all: bool = False
     off: dict[Any, dict[str, float]] = field(default_factory=dict)
@@ -53,6 +51,11 @@ class Way:
     looks: int = 1
     calls: int = 0
     requests: int = 0
+
+    @property
+    def draws(self) -> bool:
+        """Whether the model draws random numbers from torch."""
+        return self.draws_for_rows or self.draws_for_all
 
 
 def weighs_nothing(call: Call, way: Way) -> bool:

@@ -291,8 +291,7 @@ class _Comparison:
         other = next((place for place in found.joins if any(e.joins[place] != found.joins[place] for e in every)), None)
         if other is not None:
             return f"its result {other} would have to be combined in a different way on each rank"
-        way = Way(is_cut=call.is_cut, draws=bool(self._drawn.draws), draws_for_all=self._drawn.for_all)
-        way.draws_for_rows = self._drawn.by_rows
+        way = Way(is_cut=call.is_cut, draws_for_rows=self._drawn.by_rows, draws_for_all=self._drawn.for_all)
         way.looks, way.changes = 1 + (self._before.looks if self._before else 0), own.changes
         for place in found.numbers:
             if not self._weigh(call, way, found, every, place):
