@@ -338,6 +338,7 @@ def write(path: Path | None, about: dict[str, Any], rows: dict[str, Any]) -> lis
     result = {"schema": SCHEMA, "date": time.strftime("%Y-%m-%d"), **about, "not_proven": NOT_PROVEN}
     result |= {"failed": failed, "not_run": missing, "scenarios": rows}
     if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result, indent=1) + "\n")
     return failed
 

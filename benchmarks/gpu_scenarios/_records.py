@@ -53,6 +53,20 @@ def copies_in_steps(run: Path) -> list[str]:
     return faults + ([f"copies were counted beside: {_beside(rank)}"] if _beside(rank).get("count") else [])
 
 
+def replays_are_steps(run: Path) -> list[str]:
+    """Each of the 80 replays of a whole step is a step, as are 80 steps before them and as many after them."""
+    found, wanted = _rank(run).count, 80 + 3 + 80 + 80
+    return [] if wanted <= found <= wanted + 2 else [f"{found} steps were recorded of {wanted}"]
+
+
+def operators_of_the_program(run: Path) -> list[str]:
+    """The profiled step has no operators by which Paceline itself copies losses; the program has none of these."""
+    windows = [note for note in _rank(run).noted("window") if "operators" in note]
+    names = {operator["name"] for note in windows for operator in note["operators"]}
+    faults = [] if windows else ["no step was profiled"]
+    return [*faults, *(f"{name} was counted" for name in ("aten::split", "aten::narrow") if name in names)]
+
+
 def no_copies(run: Path) -> list[str]:
     """No step has a copy to the device."""
     found = column(_rank(run).steps, "transfer_s")
@@ -90,5 +104,7 @@ CHECKS: dict[str, Callable[[Path], list[str]]] = {
         all_gpus,
         fused_was_refused,
         captured_steps_5_to_8,
+        replays_are_steps,
+        operators_of_the_program,
     )
 }

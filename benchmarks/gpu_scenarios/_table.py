@@ -87,7 +87,7 @@ REFUSED = {  # the model has neither attention nor convolutions, and the garbage
 
 SCENARIOS: dict[str, Scenario] = {
     **{f"loop: {way}": _run(f"loops.py {way}") for way in ("early", "kept", "evaluates", "thread")},
-    "loop: whole": _run("loops.py whole", checks=("copies_in_steps",)),
+    "loop: whole": _run("loops.py whole", checks=("copies_in_steps", "operators_of_the_program")),
     "loop: captured steps": _run("loops.py whole", "--profile", "5:8", checks=("captured_steps_5_to_8",)),
     "loop: captured steps, then a process": _run("captured.py", "--profile", "5:8", checks=("captured_steps_5_to_8",)),
     "loop: no profiler window": _run("loops.py whole", "--no-profile"),
@@ -95,7 +95,8 @@ SCENARIOS: dict[str, Scenario] = {
     "processes: fork before CUDA": _run("forks.py before"),
     **{f"end: {way}": _run(f"ends.py {way}", device=None) for way in _ENDS},
     **{f"precision: {way}": _run(f"precision.py {way}") for way in ("bf16", "fp16")},
-    **{f"graphs: {way}": _run(f"graphs.py {way}") for way in ("whole", "again", "callables")},
+    **{f"graphs: {way}": _run(f"graphs.py {way}") for way in ("again", "callables")},
+    "graphs: whole": _run("graphs.py whole", checks=("replays_are_steps",)),
     **{f"profiler: {way}": _run(f"profiled.py {way}") for way in ("legacy", "kineto", "schedule")},
     **{f"devices: {way}": _run(f"devices.py {way}") for way in ("second", "current", "both", "split")},
     "devices: a GPU that is not used": _run("devices.py host", device="cpu"),

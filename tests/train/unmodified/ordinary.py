@@ -6,6 +6,7 @@ python ordinary.py NAME ...
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 import random
 import sys
@@ -549,6 +550,29 @@ def layers_dropped_for_the_whole_batch():
 
 
 @case
+def positions_and_masks_with_as_many_rows_as_the_batch():
+    """Rows of 8 positions in batches of 8: two of four inputs have no rows of the batch."""
+
+    class Attends(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.at, self.last = nn.Embedding(20, 12), nn.Embedding(8, 12), nn.Linear(12, 3)
+            self.attention = nn.MultiheadAttention(12, 2, batch_first=True)
+
+        def forward(self, rows, at, causal, padded):
+            hidden = self.embed(rows) + self.at(at)
+            mask = (causal[None] | padded[:, None, :]).repeat_interleave(2, 0)
+            hidden = hidden + self.attention(hidden, hidden, hidden, attn_mask=mask, need_weights=False)[0]
+            return self.last((hidden * ~padded[..., None]).sum(1))
+
+    at, causal = torch.arange(8), torch.ones(8, 8, dtype=torch.bool).triu(1)
+    rows = torch.randint(1, 20, (len(X), 8), generator=torch.Generator().manual_seed(2))
+    rows[::3, 6:] = 0
+    torch.manual_seed(0)
+    return fit(Attends(), lambda model, x, y: functional.cross_entropy(model(x, at, causal, x == 0), y), (rows, Y))
+
+
+@case
 def spectral_and_weight_norm():
     torch.manual_seed(0)
     from torch.nn.utils import parametrizations
@@ -982,6 +1006,28 @@ class Warming(Centred):
 @case
 def samples_counted_outside_of_the_dataset():
     return fit_to(torch.utils.data.Subset(Warming(), range(16)), shuffle=True)
+
+
+class WithIterators(Centred):
+    """Counts with itertools, and takes numbers from a generator; nothing shows their positions."""
+
+    def __init__(self, kind):
+        super().__init__()
+        numbers = itertools.count(1)
+        self.numbers = numbers if kind == "count" else (number * 0.5 for number in numbers)
+
+    def __getitem__(self, place):
+        return X[place] * min(1.0, next(self.numbers) / 30), int(Y[place])
+
+
+@case
+def samples_counted_by_itertools():
+    return fit_to(WithIterators("count"), shuffle=True)
+
+
+@case
+def samples_with_numbers_of_a_generator():
+    return fit_to(torch.utils.data.Subset(WithIterators("generator"), range(24)))
 
 
 class OfBatches(Centred):

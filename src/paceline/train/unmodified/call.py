@@ -5,10 +5,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from paceline.train.unmodified import shares
 from paceline.train.unmodified.state import Spread
+
+_MOST_OTHERS = 4  # tensors with as many rows as the batch, up to which all of their combinations are tried
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,9 @@ class Call:
         others = [place for place, cut in enumerate(self.is_cut) if cut and place > first]
         square = [place for place in others if self.leaves[place].shape[1:2] == (self.rows,)]
         tried: list[tuple[bool, ...]] = []
-        for whole in ([], square, *([place] for place in others), others):
+        subsets = (c for size in range(2, len(others)) for c in combinations(others, size))
+        some = subsets if len(others) <= _MOST_OTHERS else ()
+        for whole in ([], square, *([place] for place in others), others, *some):
             is_cut = tuple(cut and place not in whole for place, cut in enumerate(self.is_cut))
             if is_cut not in tried:
                 tried.append(is_cut)

@@ -190,6 +190,8 @@ def _values(torch: Any, name: str, value: Any, depth: int, seen: set[int]) -> It
             yield name, _digest_of_state(torch, value)
     elif isinstance(value, io.IOBase):
         yield f"the position in the file {name}", _position(value)
+    elif isinstance(value, Iterator):  # its position is not visible: reading may move it
+        yield f"the position of the iterator {name}", object()
     elif isinstance(value, list | tuple | dict):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         for key, each in list(items) if len(value) <= _MOST_ITEMS else ():
