@@ -58,6 +58,8 @@ def arrange(
         for parameter in model.parameters():  # neither FSDP2 nor stages of a pipeline take channels-last
             parameter.data = parameter.data.contiguous()
     plan = tp.plan_of(model) if layout.tp > 1 else {}
+    if plan:
+        tp.check_heads(model, layout.tp)
     if layout.pp == 1:
         module, set_sync, check_used = _spread(model, blocks, plan, world, recipe)
         _put_attributes(model, notes)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from torch import nn
 
 from paceline.core.errors import UsageError
-from paceline.train.parallel.tp import plan_of
+from paceline.train.parallel.tp import check_heads, plan_of
 
 
 def part(**children):
@@ -105,3 +107,14 @@ def tied():
 def test_the_rest_is_refused(model, says):
     with pytest.raises(UsageError, match=says):
         plan_of(model)
+
+
+@pytest.mark.parametrize("name", ["num_attention_heads", "num_key_value_heads"])
+def test_heads_that_cannot_be_dealt_are_named(name):
+    """A model of Hugging Face would fail in its first forward, with a shape that names nothing."""
+    model = nn.Module()
+    model.config = SimpleNamespace(**{"num_attention_heads": 4, "num_key_value_heads": 4, name: 1})
+    with pytest.raises(UsageError, match=f"{name}=1, which is not a multiple of 2"):
+        check_heads(model, 2)
+    check_heads(nn.Linear(2, 2), 2)
+    check_heads(model, 1)

@@ -195,6 +195,22 @@ def _check_apart(model: Any, plan: Mapping[str, str]) -> None:
                 )
 
 
+def check_heads(model: Any, ranks: int) -> None:
+    """Check that the attention heads of a Hugging Face model can be dealt to the ranks.
+
+    Raises:
+        UsageError: The number of heads, or of key and value heads, is not a multiple of the number of ranks.
+    """
+    config = getattr(model, "config", None)
+    for name in ("num_attention_heads", "num_key_value_heads"):
+        heads = getattr(config, name, None)
+        if isinstance(heads, int) and heads % ranks:
+            raise UsageError(
+                f"tp={ranks}: {type(model).__name__} has {name}={heads}, which is not a multiple of {ranks}, so the "
+                "heads cannot be dealt to the ranks; use a smaller tp, or shard instead"
+            )
+
+
 def _check_sizes(modules: Mapping[str, Any], plan: Mapping[str, str], ranks: int) -> None:
     for name, how in plan.items():
         if how == _HEADS:
