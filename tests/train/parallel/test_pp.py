@@ -79,3 +79,31 @@ def test_the_number_of_micro_batches_is_said_where_it_is_chosen(tmp_path, flags,
     ran = on_ranks(2, program, result, "--layout", "pp=2", *flags, timeout_s=100)
     assert float(result.read_text()) > 0, ran.stderr[-4000:]
     assert ran.stderr.count("layout pp=2: each batch is split into 4 micro-batches, 2 per rank") == lines
+
+
+FAILS = """
+import sys, torch
+from torch import nn
+from paceline.train import Engine
+
+
+class Fails(nn.Linear):
+    def forward(self, x):
+        raise ValueError("this stage is broken")
+
+
+with Engine({"layout": "pp=2", "memory": {"micro_batches": 4}}) as engine:
+    parts = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    parts[int(sys.argv[1])] = Fails(4, 4)
+    engine.setup(nn.Sequential(*parts), lambda m: torch.optim.SGD(m.parameters(), lr=0.1), loss=nn.functional.mse_loss)
+    engine.train_batch(torch.randn(8, 4), torch.randn(8, 4))
+"""
+
+
+@pytest.mark.parametrize("stage", ["0", "1"])
+def test_an_error_in_one_stage_ends_the_run_with_this_error(tmp_path, stage):
+    """The ranks of the other stages wait for this one, so it cannot agree with them first."""
+    (tmp_path / "program.py").write_text(FAILS)
+    done = on_ranks(2, tmp_path / "program.py", stage, timeout_s=90)
+    assert done.returncode != 0
+    assert "ValueError: this stage is broken" in done.stderr
