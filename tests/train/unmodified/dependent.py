@@ -7,6 +7,7 @@ For each name one line: losses and the sum of absolute weights, or the exit code
 
 from __future__ import annotations
 
+import itertools
 import sys
 
 import torch
@@ -771,6 +772,21 @@ def mixed_at_some_of_its_calls_by_a_buffer():
         def is_time(self):
             self.calls += 1
             return self.calls.item() >= 30 and self.calls.item() % 10 == 0
+
+    return fit_counting(Model())
+
+
+@case
+def calls_counted_by_an_iterator():
+    """Comparisons would move the iterator."""
+
+    class Model(OnlySometimes):
+        def __init__(self):
+            super().__init__()
+            self.calls = itertools.count(1)
+
+        def is_time(self):
+            return next(self.calls) % 10 == 0
 
     return fit_counting(Model())
 

@@ -6,6 +6,7 @@ python ordinary.py NAME ...
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
 import math
 import random
@@ -1028,6 +1029,71 @@ def samples_counted_by_itertools():
 @case
 def samples_with_numbers_of_a_generator():
     return fit_to(torch.utils.data.Subset(WithIterators("generator"), range(24)))
+
+
+def jittered(row, counted=[0]):  # noqa: B006  the default is the state
+    counted[0] += 1
+    return row * (1 + counted[0] % 7 / 7)
+
+
+def jittered_by_attribute(row):
+    jittered_by_attribute.calls = getattr(jittered_by_attribute, "calls", 0) + 1
+    return row * (1 + jittered_by_attribute.calls % 7 / 7)
+
+
+class Slotted:
+    __slots__ = ("calls",)
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, row):
+        self.calls += 1
+        return row * (1 + self.calls % 7 / 7)
+
+
+class CountedByClass:
+    calls = 0
+
+    def __call__(self, row):
+        CountedByClass.calls += 1
+        return row * (1 + CountedByClass.calls % 7 / 7)
+
+
+class Changed(Centred):
+    def __init__(self, change):
+        super().__init__()
+        self.changes = [change]
+
+    def __getitem__(self, place):
+        return self.changes[0](X[place]), int(Y[place])
+
+
+@case
+def samples_counted_in_a_default_argument():
+    return fit_to(Changed(jittered), shuffle=True)
+
+
+@case
+def samples_counted_in_an_attribute_of_a_function():
+    jittered_by_attribute.calls = 0
+    return fit_to(Changed(jittered_by_attribute), shuffle=True)
+
+
+@case
+def samples_counted_in_slots():
+    return fit_to(Changed(Slotted()), shuffle=True)
+
+
+@case
+def samples_counted_by_a_class():
+    return fit_to(Changed(CountedByClass()), shuffle=True)
+
+
+@case
+def samples_scaled_by_a_generator_in_a_partial():
+    drawn = functools.partial(lambda generator, row: row * generator.uniform(0.5, 1.5), random.Random(3))
+    return fit_to(Changed(drawn), shuffle=True)
 
 
 class OfBatches(Centred):

@@ -6,6 +6,7 @@ would draw the same numbers. The generators are therefore seeded for each sample
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 import sysconfig
@@ -107,6 +108,8 @@ def _inside(one: Any) -> Iterator[Any]:
     elif isinstance(one, list | tuple | set):
         if len(one) <= _MOST_ITEMS:
             yield from one
+    elif isinstance(one, functools.partial):
+        yield from (one.func, *one.args, *one.keywords.values())
     elif isinstance(one, types.MethodType):
         yield from (one.__self__, one.__func__)
     elif isinstance(one, types.FunctionType):

@@ -113,6 +113,7 @@ class _SplitCalls:
             self._make_weights(module, forward, args, kwargs)
         if module not in self._ways:
             shards.check_shared(self._spread, module)
+            _check_iterators(self._spread, module)
             self._begin_alike(module)
         called = Call.of(self._spread, module, forward, (leaves, spec), rows)
         if self._torch.is_grad_enabled():
@@ -237,6 +238,18 @@ class _SplitCalls:
                 "the ranks have different inputs for one call of the model: something is drawn that is not seeded, "
                 "such as by the time, the process or os.urandom; seed it with a number"
             )
+
+
+def _check_iterators(spread: Spread, module: Any) -> None:
+    """End the program if a model has an iterator, because comparisons would move it and cannot move it back."""
+    for name, part in module.named_modules():
+        for key, value in vars(part).items():
+            if isinstance(value, Iterator):
+                spread.refuse(
+                    f"{type(module).__name__} has an iterator in its attribute {f'{name}.{key}'.lstrip('.')} "
+                    f"({type(value).__name__}), whose position Paceline cannot restore after comparing; use a number, "
+                    "such as self.calls += 1, or write the loop with paceline.train"
+                )
 
 
 @contextmanager

@@ -9,6 +9,7 @@ own generator would then give other samples than in one process. `state_of` find
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import re
@@ -29,6 +30,7 @@ _MOST_VALUES = 200_000  # of a dataset; more values count as equal
 _MOST_OF_LIST = 20_000  # sampled elements of a list, about
 _MOST_BYTES = 16 << 20  # sampled bytes of a tensor or an array, about
 _MOST_DEPTH = 6
+_OF_FUNCTIONS = ("__defaults__", "__kwdefaults__", "__dict__")  # where a function can keep a state
 _PLAIN = (bool, int, float, complex, str, bytes)
 _MOST_ITEMS = 64  # of a list or a dict; longer ones hold samples
 _MOST_STATE_BYTES = 1 << 20  # of a tensor or an array; larger ones hold samples
@@ -205,11 +207,24 @@ def _inside(torch: Any, name: str, value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of a dataset or an object of the program, and the variables that its code uses."""
     kind: Any = type(value)
     used: Iterator[tuple[str, Any]] = iter(())
-    if isinstance(value, torch.utils.data.Dataset) or (hasattr(value, "__dict__") and is_own(kind)):
-        yield from ((f"{name}.{key}", each) for key, each in list(vars(value).items()))
+    if isinstance(value, functools.partial):
+        yield from ((f"{name} ({key})", getattr(value, key)) for key in ("func", "args", "keywords"))
+    elif isinstance(value, type):
+        own = vars(value).items() if is_own(value) else ()
+        yield from ((f"{name}.{key}", each) for key, each in list(own) if not key.startswith("__"))
+    elif isinstance(value, types.MethodType):
+        yield f"{name}.__self__", value.__self__
+        yield f"{name}.__func__", value.__func__
+    elif isinstance(value, types.FunctionType):
+        if is_own_file(value.__code__.co_filename):
+            yield from ((f"{name} ({key})", getattr(value, key)) for key in _OF_FUNCTIONS)
+            used = _referred_by(value)
+    elif isinstance(value, torch.utils.data.Dataset) or is_own(kind):
+        yield from ((f"{name}.{key}", each) for key, each in list(getattr(value, "__dict__", {}).items()))
+        slots = [vars(each).get("__slots__", ()) for each in kind.__mro__]
+        keys = [key for given in slots for key in ((given,) if isinstance(given, str) else given)]
+        yield from ((f"{name}.{key}", getattr(value, key)) for key in keys if hasattr(value, key))
         used = _referred(kind)
-    elif isinstance(value, types.FunctionType) and is_own_file(value.__code__.co_filename):
-        used = _referred_by(value)
     yield from ((f"the variable {key}", each) for key, each in used)
 
 
