@@ -242,14 +242,14 @@ class _SplitCalls:
 
 def _check_iterators(spread: Spread, module: Any) -> None:
     """End the program if a model has an iterator, because comparisons would move it and cannot move it back."""
-    for name, part in module.named_modules():
-        for key, value in vars(part).items():
-            if isinstance(value, Iterator):
-                spread.refuse(
-                    f"{type(module).__name__} has an iterator in its attribute {f'{name}.{key}'.lstrip('.')} "
-                    f"({type(value).__name__}), whose position Paceline cannot restore after comparing; use a number, "
-                    "such as self.calls += 1, or write the loop with paceline.train"
-                )
+    named = [(f"{name}.{key}", value) for name, part in module.named_modules() for key, value in vars(part).items()]
+    for name, value in named:
+        if isinstance(value, Iterator):
+            spread.refuse(
+                f"{type(module).__name__} has an iterator in its attribute {name.lstrip('.')} "
+                f"({type(value).__name__}), whose position Paceline cannot restore after comparing; use a number, "
+                "such as self.calls += 1, or write the loop with paceline.train"
+            )
 
 
 @contextmanager
