@@ -9,6 +9,7 @@ processes that it started are killed.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import select
@@ -209,7 +210,7 @@ class TrialProcess:
             self._signal_stopped(signal.SIGSTOP)
         gpu = self.gpus.end()
         own = cpu_seconds_between(cpu, cpu_seconds(self._processes()))
-        others = max(0.0, host_busy_s() - busy - own) / max(wall, 1e-6)
+        others = min(max(0.0, host_busy_s() - busy - own) / max(wall, 1e-6), os.cpu_count() or math.inf)
         if pause:
             self.pause()
         seconds = max(one["ended_ns"] - one["begun_ns"] for one in said) / 1e9
