@@ -574,6 +574,34 @@ def positions_and_masks_with_as_many_rows_as_the_batch():
 
 
 @case
+def columns_of_outputs_with_a_last_part_of_one_row():
+    """torch calls a column of one row contiguous, whatever its stride is."""
+
+    class Columns(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.hidden, self.last = nn.Linear(12, 16), nn.Linear(16, 4)
+
+        def forward(self, rows):
+            return self.last(self.hidden(rows).tanh()).unbind(1)
+
+    def loss(model, rows, target):
+        first, second, *_ = model(rows)
+        return functional.gaussian_nll_loss(first, target.float(), second.exp())
+
+    torch.manual_seed(0)
+    model, found = Columns(), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    for rows, target in DataLoader(TensorDataset(X[:18], Y[:18]), batch_size=8):  # the last batch has two rows
+        value = loss(model, rows, target)
+        optimizer.zero_grad()
+        value.backward()
+        optimizer.step()
+        found.append(value.item())
+    return [*found, weights(model)]
+
+
+@case
 def spectral_and_weight_norm():
     torch.manual_seed(0)
     from torch.nn.utils import parametrizations

@@ -11,6 +11,7 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.core.files import replacing
+from paceline.core.tensor_bytes import bytes_of
 from paceline.train.checkpoints.tensor_files import SUFFIXES, write_tensors
 from paceline.train.comparison.synced import full
 from paceline.train.ranks.world import World
@@ -78,7 +79,7 @@ def _send(value: Any, group: Any) -> None:
     import torch
 
     if value.numel():
-        torch.distributed.send(value.contiguous().reshape(-1).view(torch.uint8), 0, group)
+        torch.distributed.send(bytes_of(value), 0, group)
 
 
 def _received(form: tuple[Any, Any, Any], stage: int, group: Any) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.core.tensor_bytes import bytes_of
 
 TORCH_SUFFIXES = (".pt", ".pth", ".bin")
 SUFFIXES = (".safetensors", *TORCH_SUFFIXES)
@@ -55,7 +56,7 @@ def write_tensors(state: Mapping[str, Any], path: Path, suffix: str) -> None:
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for value in state.values():
-            file.write(value.reshape(-1).view(torch.uint8).numpy().tobytes())
+            file.write(bytes_of(value).numpy().tobytes())
 
 
 def open_tensors(path: Path) -> dict[str, Any]:

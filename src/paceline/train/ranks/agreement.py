@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
+from paceline.core.tensor_bytes import bytes_of
+
 _BYTES = 65536  # read from each tensor; a larger tensor is sampled at a fixed stride
 
 
@@ -62,4 +64,4 @@ def _bytes(tensor: Any) -> bytes:
         return b""
     flat = tensor.detach().reshape(-1)
     step = -(-flat.numel() * flat.element_size() // _BYTES)
-    return bytes(flat[::step].contiguous().view(torch.uint8).numpy().tobytes())
+    return bytes(bytes_of(flat[::step]).numpy().tobytes())

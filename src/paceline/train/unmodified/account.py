@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from paceline.core.tensor_bytes import bytes_of
 from paceline.train.unmodified.state import Spread, plain_settings
 
 _MOST_ELEMENTS = 1 << 15  # that are sampled of a tensor
@@ -192,7 +193,7 @@ class Account:
             stride = flat.numel() // _MOST_ELEMENTS + 1
             self._first = (self._first + 1) % stride
             taken = flat[self._first :: stride] if stride > 1 else flat
-            self._add(kind, taken.contiguous().view(torch.uint8).numpy().tobytes())
+            self._add(kind, bytes_of(taken).numpy().tobytes())
 
 
 def with_tag(torch: Any, flat: Any, tag: int) -> Any:

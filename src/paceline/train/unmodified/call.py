@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
+from paceline.core.tensor_bytes import bytes_of
 from paceline.train.unmodified import shares
 from paceline.train.unmodified.state import Spread
 
@@ -146,7 +147,7 @@ def rows_of(torch: Any, leaves: Sequence[Any]) -> int | None:
 def digest(torch: Any, tensor: Any) -> int:
     """Return the CRC32 of a tensor's bytes."""
     with torch.no_grad():
-        return zlib.crc32(tensor.detach().contiguous().flatten().view(torch.uint8).cpu().numpy().tobytes())
+        return zlib.crc32(bytes_of(tensor).cpu().numpy().tobytes())
 
 
 def is_plain(torch: Any, leaf: Any) -> bool:

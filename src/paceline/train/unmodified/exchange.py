@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from paceline.core.tensor_bytes import bytes_of
 from paceline.inprocess.other_threads import StackEntry, stack_of
 from paceline.train.ranks.world import devices_differ
 from paceline.train.unmodified.account import TAG_BYTES, Account, tags_of, with_tag
@@ -103,7 +104,7 @@ class Exchange:
         row_bytes = own[:1].numel() * own.element_size()
         if not row_bytes:
             return own.new_empty((sum(parts), *own.shape[1:]))
-        flat = own.flatten().view(torch.uint8)
+        flat = bytes_of(own)
         padded = torch.cat([flat, flat.new_zeros((most - own.shape[0]) * row_bytes)]) if own.shape[0] < most else flat
         padded, head = self._with_tag(padded) if of_call else (padded, 0)
         found = flat.new_empty(len(parts) * (head + most * row_bytes))

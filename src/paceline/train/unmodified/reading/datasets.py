@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+from paceline.core.tensor_bytes import bytes_of
 from paceline.data.batches.own_generators import own_generators, states_of
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.snapshot import is_own
@@ -124,7 +125,7 @@ class _Digests:
         with self._torch.no_grad():
             rows = value.detach() if value.dim() else value.detach().reshape(1)
             every = max(1, rows.numel() * rows.element_size() // _MOST_BYTES)
-            taken = rows[::every].contiguous().flatten().view(self._torch.uint8).cpu()
+            taken = bytes_of(rows[::every]).cpu()
         return zlib.crc32(taken.numpy().tobytes(), shape)
 
     def _of_array(self, value: Any) -> int:
