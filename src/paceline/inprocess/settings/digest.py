@@ -10,8 +10,6 @@ from io import BytesIO
 from types import ModuleType
 from typing import Any
 
-from paceline.core.tensor_bytes import bytes_of
-
 _ADDRESS = re.compile(r"\bat 0x[0-9a-f]+")  # the address of an object differs between processes
 _DEEPEST = 30  # nesting depth; deeper objects count by their class only
 
@@ -93,4 +91,5 @@ def _bytes(tensor: Any) -> Any:
         tensor = tensor.to_local()
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
-    return bytes_of(tensor.cpu()).numpy()
+    flat = tensor.cpu().contiguous().reshape(-1)
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8).numpy()  # one element can have another stride
