@@ -24,6 +24,7 @@ from paceline.record.layout import PHASES
 from paceline.record.run import Rank, Run
 from paceline.traces.analyze.ranks import Traces
 
+WATCHING_STOPPED = "watching stopped"  # the start of a problem that the program's stderr told already
 # Findings that do not need steady steps.
 _ANYTIME = ("CONV001", "GPU004", "RUN003")
 _LEAST_ALIKE = 8  # least number of losses that identify the samples of a rank
@@ -250,7 +251,7 @@ def _of_gpu(run: Run, rank: Rank) -> dict[str, str]:
 
 def _faults(analysis: RunAnalysis) -> list[str]:
     return [
-        f"watching stopped on rank {r.record.rank}: {note['reason']}"
+        f"{WATCHING_STOPPED} on rank {r.record.rank}: {note['reason']}"
         for r in analysis.ranks
         for note in r.record.noted("fault")
     ]

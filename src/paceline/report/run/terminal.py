@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.text import Text
 
 from paceline.core import units
+from paceline.explain.diagnose import WATCHING_STOPPED
 from paceline.explain.model import Cost, Diagnosis, Finding, Remedy
 from paceline.explain.next_step import NextStep
 from paceline.report import words
@@ -184,7 +185,8 @@ def _lines(diagnosis: Diagnosis, report_path: str, following: NextStep | None) -
     if spread:
         lines.append(Line(label="ranks", text=spread))
     if finding is not None:
-        lines += [Line(label="note", text=words.printable(problem)) for problem in diagnosis.problems[:MAX_NOTES]]
+        told = [problem for problem in diagnosis.problems if not problem.startswith(WATCHING_STOPPED)]
+        lines += [Line(label="note", text=words.printable(problem)) for problem in told[:MAX_NOTES]]
     if diagnosis.cost is not None:
         lines.append(Line(label="cost", text=_cost(diagnosis.cost)))
     if diagnosis.loss is not None and diagnosis.loss.target is not None:
