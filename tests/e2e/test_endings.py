@@ -128,9 +128,10 @@ COUNTS = """
 import os, signal, time, torch
 
 def heard(number, frame):
-    os.write(1, b"heard\\n")
+    os.write(1, b"%d\\n" % number)
 
 signal.signal(signal.SIGTERM, heard)
+signal.signal(signal.SIGUSR1, heard)
 model = torch.nn.Linear(4, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 until = time.monotonic() + 60
@@ -157,12 +158,15 @@ def test_a_signal_to_the_group_and_one_to_paceline_alone_each_arrive_once(tmp_pa
         for send in (os.killpg, os.killpg, os.kill, os.killpg):
             send(run.pid, signal.SIGTERM)
             time.sleep(1.0)
+        os.killpg(run.pid, signal.SIGTERM)
+        os.killpg(run.pid, signal.SIGUSR1)  # before the first one was handled
+        time.sleep(1.0)
         (tmp_path / "enough").touch()
         out, _ = run.communicate(timeout=60)
     finally:
         run.kill()
         run.wait()
-    assert out.splitlines() == ["heard"] * 4
+    assert sorted(map(int, out.split())) == [signal.SIGUSR1, *[signal.SIGTERM] * 5]
 
 
 # ------------------------------------------------------------------------------------------- kills

@@ -1,4 +1,4 @@
-"""Evidence about a loader: few stack samples do not contradict what was measured."""
+"""A hot function is not named as evidence if few stack samples contradict the measured time of the collate function."""
 
 from __future__ import annotations
 

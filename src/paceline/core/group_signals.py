@@ -1,9 +1,10 @@
-"""Which signals the program has received itself, because they were sent to the whole process group.
+"""Tells whether a signal was sent to the whole process group, so that the children have received it already.
 
-A shell's ``kill %1`` and a terminal send a signal to all processes of a group, and some schedulers to all processes of
-a job. A process that passes such a signal on delivers it twice, and many programs give up at the second one. A helper
-process of the group, in which the signals are blocked and stay pending, shows whether a signal was sent to all. The
-module imports only the standard library, and nothing of Paceline.
+``kill %1`` in a shell sends a signal to all processes of a group, and some batch systems to all processes of a job. If
+a launcher forwards such a signal, its child receives the signal twice, and many programs abort at the second one.
+
+The kernel does not tell a process who else received a signal. A helper process in the same group shows it: the helper
+blocks these signals, so a signal to the group stays pending there, where ``/proc/PID/status`` lists it.
 """
 
 from __future__ import annotations
@@ -12,21 +13,21 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
-_AFTER_S = 0.005  # from the arrival of a signal here until it has arrived at all processes of the group
+_DELIVERY_S = 0.005  # the kernel signals one process of the group after the other
 
 
-class Witness:
-    """A process that sleeps in this process's group. All signals that this thread blocks are blocked in it too."""
+class GroupMember:
+    """The helper process. It blocks the signals that the calling thread blocks, and ends when this process ends."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._begin()
+        self._received = 0  # bit mask of signals that earlier helpers had received besides the one in question
+        self._start()
 
-    def _begin(self) -> None:
-        command = shutil.which("cat")  # it ends when this process ends, which closes its input
+    def _start(self) -> None:
+        command = shutil.which("cat")
         if command is None or not os.path.exists("/proc/self/status"):
             return
         with suppress(OSError):  # the process limit is reached
@@ -34,18 +35,33 @@ class Witness:
                 [command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"
             )
 
-    def has_received(self, number: int) -> bool:
-        """Return whether the helper has received a signal too, and forget the signal."""
-        if self._process is None:
-            return False
-        time.sleep(_AFTER_S)
-        if not _pending(self._process.pid) >> (number - 1) & 1:
-            return False
-        self.end()
-        self._begin()
-        return True
+    def child_received(self, number: int, child: int) -> bool:
+        """Return whether a child has received a signal itself, because it was sent to the group of this process.
 
-    def end(self) -> None:
+        Args:
+            number: The signal, which this process has just received.
+            child: The process id of the child.
+        """
+        try:
+            in_group = os.getpgid(child) == os.getpgrp()
+        except OSError:
+            return False
+        return in_group and self._take(number)
+
+    def _take(self, number: int) -> bool:
+        """Return whether a signal is pending in the helper; if so, replace the helper, which cannot forget signals."""
+        bit = 1 << (number - 1)
+        if self._process is not None and not self._received & bit:
+            time.sleep(_DELIVERY_S)
+            if pending := _pending(self._process.pid):
+                self._received |= pending
+                self.close()
+                self._start()
+        taken = bool(self._received & bit)
+        self._received &= ~bit
+        return taken
+
+    def close(self) -> None:
         """End the helper."""
         process, self._process = self._process, None
         if process is not None:
@@ -53,36 +69,11 @@ class Witness:
             process.communicate()
 
 
-@contextmanager
-def witness() -> Iterator[Witness]:
-    """Yield a `Witness`. The signals in question must be blocked in this thread."""
-    found = Witness()
-    try:
-        yield found
-    finally:
-        found.end()
-
-
 def _pending(pid: int) -> int:
-    """Return the signals that are pending for a process, as a bit mask; 0 if they are unknown."""
+    """Return a bit mask of the signals that are pending for a process; 0 if they are unknown."""
     try:
         with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
             line = next((line for line in file if line.startswith("ShdPnd:")), "ShdPnd: 0")
     except OSError:
         return 0
     return int(line.split()[1], 16)
-
-
-def sent_to_group(witness: Witness, number: int, pid: int) -> bool:
-    """Return whether a signal that this process has received was sent to a child in the same group too.
-
-    Args:
-        witness: The helper.
-        number: The signal.
-        pid: The child.
-    """
-    try:
-        same = os.getpgid(pid) == os.getpgrp()
-    except OSError:
-        return False
-    return same and witness.has_received(number)

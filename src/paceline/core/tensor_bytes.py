@@ -1,4 +1,4 @@
-"""The bytes of a tensor."""
+"""Returns the elements of a tensor as bytes, to send them, to write them to a file, or to compute a digest."""
 
 from __future__ import annotations
 

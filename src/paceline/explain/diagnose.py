@@ -24,7 +24,7 @@ from paceline.record.layout import PHASES
 from paceline.record.run import Rank, Run
 from paceline.traces.analyze.ranks import Traces
 
-WATCHING_STOPPED = "watching stopped"  # the start of a problem that the program's stderr told already
+WATCHING_STOPPED = "watching stopped"  # start of a problem that was printed to stderr during the run
 # Findings that do not need steady steps.
 _ANYTIME = ("CONV001", "GPU004", "RUN003")
 _LEAST_ALIKE = 8  # least number of losses that identify the samples of a rank

@@ -8,7 +8,7 @@ from paceline.core.statistics import Interval
 from paceline.explain.model import Evidence, LoaderBreakdown
 
 SHARE_OF_SAMPLES = "share of samples"  # the unit of evidence that names a hot function
-_FEW_SAMPLES = 10  # stack samples that a measured time outweighs
+_FEW_SAMPLES = 10  # with fewer stack samples, a contradicting measured time is trusted
 
 
 def share_of_step(share: float, what: str) -> Evidence:
@@ -42,7 +42,7 @@ def hot(loader: LoaderBreakdown) -> list[Evidence]:
         return stages(loader)
     top = loader.hot[0]
     if top.count < _FEW_SAMPLES and top.share + loader.collate > 1:
-        return stages(loader)  # the measured time of the collate function says more than so few samples
+        return stages(loader)  # the measured time of the collate function contradicts the samples
     text = (
         f"{top.function} takes {units.percent(top.share)} of the time that the loader needs for batches ({top.count} "
         f"stack samples)"

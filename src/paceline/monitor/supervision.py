@@ -16,12 +16,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from paceline.core.errors import UsageError
-from paceline.core.group_signals import Witness, sent_to_group, witness
+from paceline.core.group_signals import GroupMember
 from paceline.monitor import orphan_reaper
 from paceline.record import layout
 
@@ -101,10 +101,10 @@ def _run(
     relayed = {*_PASSED_ON, signal.SIGCHLD}
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, relayed)
     try:
-        with witness() as beside:
+        with closing(GroupMember()) as member:
             process = _spawn(command, environment, previous)
             started(process.pid)
-            code, asked = _wait(process, relayed, beside)
+            code, asked = _wait(process, relayed, member)
         return code, asked, _end_ranks(environment) if code < 0 else 0
     finally:
         _drop_pending(relayed)
@@ -205,7 +205,9 @@ def _end_ranks(environment: Mapping[str, str]) -> int:
     return left
 
 
-def _wait(process: subprocess.Popen[bytes], relayed: set[signal.Signals], beside: Witness) -> tuple[int, str | None]:
+def _wait(
+    process: subprocess.Popen[bytes], relayed: set[signal.Signals], member: GroupMember
+) -> tuple[int, str | None]:
     """Wait for the end of the process and forward signals. Return the exit code and the first termination signal.
 
     Only pending signals are taken, without waiting. The reason: `sigtimedwait` resumes after a stop signal and returns
@@ -220,7 +222,7 @@ def _wait(process: subprocess.Popen[bytes], relayed: set[signal.Signals], beside
                     asked = asked or signal.Signals(info.si_signo).name
                 if info is None or info.si_signo == signal.SIGCHLD or info.si_code == _SI_KERNEL:
                     continue
-                if not sent_to_group(beside, info.si_signo, process.pid):
+                if not member.child_received(info.si_signo, process.pid):
                     process.send_signal(info.si_signo)
             select.select(ended, [], [], _POLL_S)
     return code, asked

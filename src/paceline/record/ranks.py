@@ -18,8 +18,8 @@ from paceline.record.run import Launch, Rank
 
 _TOGETHER = 0.5  # least share of the longest process's training time in which a process must train too, to be a rank
 _MOST_NAMED = 4
-_MOST_HANDOVERS = 8  # from one training thread to another, such as a new thread for each epoch
-_HANDOVERS_PER_STEP = 0.01
+_MOST_SWITCHES = 8  # from one training thread to another, such as a new thread for each epoch
+_SWITCHES_PER_STEP = 0.01
 _CLOCK_S = 1.0  # seconds by which the clocks of hosts may differ
 
 
@@ -76,8 +76,8 @@ def in_several_threads(ranks: Sequence[Rank]) -> list[str]:
         f"several threads of process {rank.pid} train at the same time; steps are recorded in one of them at a time, "
         "so the numbers of steps and samples are too small, and the verdict can be wrong"
         for rank in ranks
-        if isinstance(found := rank.summary.get("handovers"), int)
-        and found >= max(_MOST_HANDOVERS, rank.count * _HANDOVERS_PER_STEP)
+        if isinstance(found := rank.summary.get("thread_switches"), int)
+        and found >= max(_MOST_SWITCHES, rank.count * _SWITCHES_PER_STEP)
     ]
 
 

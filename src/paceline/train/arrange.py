@@ -16,7 +16,7 @@ from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
 from paceline.train import batch_norm
 from paceline.train.activations import blocks_of
-from paceline.train.parallel import cp, cp_check, dp, layers, pp, reads, shard, tp
+from paceline.train.parallel import cp, cp_check, dp, dtensor_reads, layers, pp, shard, tp
 from paceline.train.parallel.balance import measured
 from paceline.train.ranks import agreement
 from paceline.train.ranks.world import World, mesh_axes
@@ -80,7 +80,7 @@ def arrange(
         inside = set(stage.modules())
         checks.append(_spread(stage, [block for block in blocks if block in inside], plan, world, recipe)[2])
     held = pp.joined([stage for _, stage in own])
-    reads.refuse_norms_of_stages(held)
+    dtensor_reads.refuse_norms_of_stages(held)
     _put_attributes(held, notes)
     held.forward = partial(_refuse_call, layout)
     stages = pp.Stages(own, world.group("pp"), world.device, (recipe.pipeline, recipe.micro_batches))

@@ -9,7 +9,7 @@ from types import MethodType
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train.parallel import reads
+from paceline.train.parallel import dtensor_reads
 
 _NO_RULE = ("placement", "sharding strategy")  # words of the errors of torch's DTensor
 _WAY_OUT = "Give a function: setup(model, lambda model: AdamW(model.parameters()))"
@@ -57,20 +57,24 @@ def made(optimizer: Callable[[Any], Any], model: Any) -> Any:
     _check_owned(found, model)
     _step_apart(found)
     if any(is_split(p) for group in found.param_groups for p in group["params"]):
-        reads.patch()
+        dtensor_reads.patch()
         _explain_failures(found)
     return found
 
 
 def _explain_failures(optimizer: Any) -> None:
-    """Make `optimizer.step()` read whole values, and raise a `UsageError` if torch cannot run one of its operations."""
+    """Patch `optimizer.step()` to read numbers of whole tensors, and to name what torch cannot run on split parameters.
+
+    Args:
+        optimizer: Its method `step` is replaced. It raises a `UsageError` if torch cannot run one of its operations.
+    """
     step = optimizer.step
 
     @wraps(step)
     def stepped(self: Any, *args: Any, **kwargs: Any) -> Any:
         del self
         try:
-            with reads.in_step():
+            with dtensor_reads.during_optimizer_step():
                 return step(*args, **kwargs)
         except RuntimeError as error:
             if not any(words in str(error) for words in _NO_RULE):

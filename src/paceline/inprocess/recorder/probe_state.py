@@ -44,7 +44,7 @@ class Gate:
         "fed",
         "fetches",
         "frames_wanted",
-        "handovers",
+        "thread_switches",
         "loader",
         "moments",
         "nested",
@@ -72,7 +72,7 @@ class Gate:
         self.fetches = -1  # number of requested batches minus one
         self.nested = False  # inside an outermost forward, a backward or a fetch: inner modules are not recorded
         self.owner = threading.main_thread().ident or 0
-        self.handovers = 0  # from one training thread to another
+        self.thread_switches = 0  # from one training thread to another
         self.on = True
         self.loader = -1  # number of the loader that fetches now
         self.distributed = False

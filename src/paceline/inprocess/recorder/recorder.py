@@ -335,7 +335,7 @@ class Scribe:
             "device": self._timing.as_json() if self._timing is not None else None,
             "samples": self.sampler.totals_json(),
             "loaders": bounded(dict(d, **_use(automaton, i)) for i, d in enumerate(iteration.told())),
-            **_between_threads_and_ranks(),
+            **_thread_and_rank_counts(),
             "optimizers": list(optimizers.described.values())[-8:],
             "sample_period_s": _PERIOD_S,
             "training": self._objectives.as_json(),
@@ -371,10 +371,10 @@ def _learn(sampler: Sampler, automaton: Automaton, moment: g.Moment) -> None:
         sampler.slices.learn_saver(moment[2])
 
 
-def _between_threads_and_ranks() -> dict[str, Any]:
+def _thread_and_rank_counts() -> dict[str, Any]:
     """Return how often another thread took over the training, and the exchanges of ranks with the times of DDP."""
     calls = {"calls": dict(timed_functions.calls), "sharded": forward.any_sharded()}
-    return {"handovers": gate.handovers, "exchange_times": gradient_exchange.as_json(), "exchanges": calls}
+    return {"thread_switches": gate.thread_switches, "exchange_times": gradient_exchange.as_json(), "exchanges": calls}
 
 
 def _nothing() -> None:

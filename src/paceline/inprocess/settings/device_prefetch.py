@@ -23,8 +23,8 @@ _WATCHED = 2  # batches of a loader whose moves are observed before any is copie
 _UNUSED = 3  # consecutive batches with unused copies, after which no more copies are made
 _NOT_MOVED = "the program no longer moves the tensors that it moved before"
 _MOVED_OTHERWISE = (
-    "the program moves the tensors otherwise than in the first batches, or changes them before: on another stream, to "
-    "another device, or while something may have written to them"
+    "the copies could not be used: unlike in the first batches, the program moves the tensors on another stream or to "
+    "another device, or changes them before it moves them"
 )
 
 Begin = Callable[[Any, list[Any]], AheadCopy]

@@ -310,7 +310,7 @@ class FirstStep:
             raise
         except Exception as error:  # such as a model that takes batches of one size only
             if self._arranged.stages is not None:
-                raise  # the ranks of the other stages wait for this one, and cannot agree
+                raise  # the ranks of other stages wait for this one in the schedule, so they cannot exchange results
             why = ("", f"{type(error).__name__}: {error}")
         failed = [each for each in self._everyone(why) if each is not None]
         for kind, what in failed:

@@ -13,9 +13,9 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.train.attribute_snapshot import AttributeSnapshot
 from paceline.train.batches import like
 from paceline.train.parallel import cp
-from paceline.train.plain_state import PlainState
 from paceline.train.ranks import agreement, random_states
 
 _POSITIONS = 64  # number of positions of each rank's part
@@ -102,22 +102,22 @@ def _look(model: Any, world: Any, given: Any) -> None:
         )
 
 
-def _both(model: Any, world: Any, given: Any, plain: PlainState) -> tuple[Any, Any, bool]:
+def _both(model: Any, world: Any, given: Any, plain: AttributeSnapshot) -> tuple[Any, Any, bool]:
     """Return the output for this rank's part, the output for the whole sequence, and whether numbers were drawn.
 
     Args:
         model: The model.
         world: The ranks.
         given: Positional and keyword arguments of the forward pass.
-        plain: The attributes of the model before each of the two calls.
+        plain: The plain attributes and small buffers that the model gets before each of the two calls.
     """
     import torch
 
-    plain.put(model)
+    plain.restore(model)
     before = random_states.of_torch(world.device)
     own = model(*given[0], **given[1])
     drew = any(not torch.equal(state, before[kind]) for kind, state in random_states.of_torch(world.device).items())
-    plain.put(model)
+    plain.restore(model)
     length, group = cp.length_of(given), world.group("cp")
     args, kwargs = _mapped(lambda tensor: _joined(tensor, group) if cp.is_split(tensor, length) else tensor, given)
     with cp.unsplit():
@@ -216,12 +216,13 @@ def _without_dropout() -> Any:
 
 
 @contextmanager
-def _put_back(model: Any, world: Any) -> Iterator[PlainState]:
-    """Add noise to constant parameters; at the end of the context, restore them, the state of the model and the draws.
+def _put_back(model: Any, world: Any) -> Iterator[AttributeSnapshot]:
+    """Add noise to constant parameters. At the end, restore parameters, buffers, plain attributes and random states.
 
-    Yields the plain attributes and small buffers of the model.
+    Yields:
+        The plain attributes and small buffers of the model.
     """
-    plain = PlainState.of(model)
+    plain = AttributeSnapshot.take(model)
     torch_states, host = random_states.of_torch(world.device), random_states.of_host()
     streams = {name: stream.state for name, stream in world.streams.items()}
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
@@ -231,7 +232,7 @@ def _put_back(model: Any, world: Any) -> Iterator[PlainState]:
     try:
         yield plain
     finally:
-        plain.put(model)
+        plain.restore(model)
         for values, constant in constants:
             values.fill_(constant)
         for buffer, before in buffers:

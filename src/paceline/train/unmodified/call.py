@@ -12,7 +12,7 @@ from paceline.core.tensor_bytes import bytes_of
 from paceline.train.unmodified import shares
 from paceline.train.unmodified.state import Spread
 
-_MOST_OTHERS = 4  # tensors with as many rows as the batch, up to which all of their combinations are tried
+_MOST_OTHERS = 4  # with at most this many further tensors of batch size, all combinations are tried
 
 
 @dataclass(frozen=True)

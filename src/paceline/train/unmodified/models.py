@@ -17,7 +17,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from paceline.inprocess import hooks
-from paceline.train.plain_state import as_before
+from paceline.train.attribute_snapshot import with_attributes
 from paceline.train.unmodified import draws, gradients
 from paceline.train.unmodified.call import Call, digest, rows_of, sizes
 from paceline.train.unmodified.comparison import drift
@@ -60,7 +60,7 @@ def patch(spread: Spread, exchange: Exchange) -> Callable[[], None]:
 
 
 def _count_hooks(spread: Spread) -> None:
-    """Patch `torch.Tensor.register_hook` to count the hooks that the program sets in calls of models."""
+    """Patch `torch.Tensor.register_hook` to count the hooks that the program registers during calls of models."""
     original = spread.torch.Tensor.register_hook
 
     @functools.wraps(original)
@@ -130,7 +130,7 @@ class _SplitCalls:
         self._spread.calls += trains
         self._exchange.account.note_call(module, called.leaves)
         result = self._in_parts(replace(called, is_cut=way.is_cut), way, ways)
-        ways.again(called, way, look)
+        ways.compare_now(called, way, look)
         return result
 
     def _look(self, trains: bool, called: Call, before: Way | None) -> Way:
@@ -161,7 +161,7 @@ class _SplitCalls:
         if not self._exchange.agree([zlib.crc32(repr([way.calls for _, _, way, *_ in found]).encode())]):
             return
         for module, called, way, modes, before in found:
-            with _modes(module, modes), as_before(module, before), self._torch.enable_grad():
+            with _modes(module, modes), with_attributes(module, before), self._torch.enable_grad():
                 self._look(True, called, way)
 
     def _begin_training(self, module: Any, rows: int | None) -> None:
@@ -241,7 +241,7 @@ class _SplitCalls:
 
 
 def _check_iterators(spread: Spread, module: Any) -> None:
-    """End the program if a model has an iterator, because comparisons would move it and cannot move it back."""
+    """End the program if a model has an iterator as an attribute: a comparison would advance the iterator."""
     named = [(f"{name}.{key}", value) for name, part in module.named_modules() for key, value in vars(part).items()]
     for name, value in named:
         if isinstance(value, Iterator):

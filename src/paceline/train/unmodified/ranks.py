@@ -7,7 +7,7 @@ The module runs as a program:
 Rank 0 has the terminal: its output, input and exit code are those of the program. The stderr of other ranks goes to
 files, and the last lines are printed only if such a rank fails first. Signals are passed on to all ranks, except those
 from the terminal or to the whole process group, which reach all ranks anyway. The module imports only the standard
-library, and a module of Paceline that does the same.
+library, and a module of Paceline that imports only the standard library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))  # with -I, the folder of Paceline is not on it
-from paceline.core.group_signals import Witness, sent_to_group  # noqa: E402
+from paceline.core.group_signals import GroupMember  # noqa: E402
 
 try:
     import resource
@@ -48,10 +48,10 @@ _TOLD_LINES = 30  # printed of the stderr of a failed rank
 
 @dataclass
 class _Ranks:
-    """The processes of the ranks, and the helper that shows which signals they have received themselves."""
+    """The processes of the ranks, and the helper that tells which signals they have received themselves."""
 
     processes: list[subprocess.Popen[bytes]]
-    beside: Witness
+    member: GroupMember
 
 
 def run(wanted: Mapping[str, Any], command: Sequence[str]) -> int:
@@ -63,8 +63,7 @@ def run(wanted: Mapping[str, Any], command: Sequence[str]) -> int:
     """
     folder = Path(tempfile.mkdtemp(prefix="paceline-ranks-"))
     previous = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
-    beside = Witness()
-    ranks = _Ranks([], beside)
+    ranks = _Ranks([], GroupMember())
     try:
         shared = {**wanted, "folder": str(folder), "seed": secrets.randbits(48)}
         shared["since_s"] = time.time()
@@ -74,7 +73,7 @@ def run(wanted: Mapping[str, Any], command: Sequence[str]) -> int:
         return _until_the_end(ranks, folder)
     finally:
         _end(ranks)
-        beside.end()
+        ranks.member.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -170,7 +169,7 @@ def _pass_on(ranks: _Ranks) -> None:
         info = signal.sigtimedwait({*_PASSED_ON, signal.SIGCHLD}, 0)
         if info is None or info.si_signo == signal.SIGCHLD or info.si_code == _SI_KERNEL:
             continue
-        if ranks.processes and not sent_to_group(ranks.beside, info.si_signo, ranks.processes[0].pid):
+        if ranks.processes and not ranks.member.child_received(info.si_signo, ranks.processes[0].pid):
             for process in ranks.processes:
                 process.send_signal(info.si_signo)
 
@@ -183,7 +182,7 @@ def _end(ranks: _Ranks) -> None:
             process.send_signal(number)
             process.send_signal(signal.SIGCONT)
         if left:
-            _wait_for(_Ranks(left, ranks.beside), limit_s)
+            _wait_for(_Ranks(left, ranks.member), limit_s)
 
 
 def _said(folder: Path, rank: int) -> Path:

@@ -49,7 +49,7 @@ class Spread:
         self.backward = 0
         self.loss_only = False  # whether the program uses only the loss of a model's outputs
         self.on_trial = 0  # the number of nested trial calls
-        self.hooks = 0  # hooks that the program has set on tensors in the running call of a model
+        self.hooks = 0  # hooks that the program has registered on tensors in the running call of a model
         self.calls = 0  # split calls of models in training
         self.writes = 0  # in-place changes of sharded tensors by the program
         self.written: dict[int, int] = {}  # address of a shard -> number of the last write

@@ -1,4 +1,4 @@
-"""Replays of CUDA graphs are steps, if the graph contains steps; here a graph is a class that keeps functions."""
+"""A replay of a CUDA graph counts as a step if the graph contains optimizer steps. A stand-in replaces the graph."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@ A program event is timed on the computing stream, even while another stream is c
 time between events of two streams cannot be measured.
 
 This code never waits for the device: it records an event, queries whether the device has passed it, and reuses it.
-While a CUDA graph is captured, a query in any thread would invalidate the capture. `graphs.patch` therefore tells
-`CudaEvents` when a capture starts and ends.
+While a CUDA graph is captured, a query in any thread would invalidate the capture. The patches in `graphs` therefore
+call `CudaEvents.capture` at the start and at the end of each capture, and no query is made in between.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""CUDA graphs of the program: no events during a capture, and the steps that are replays of a graph.
+"""Patches of `torch.cuda.CUDAGraph`: a capture is not disturbed, and replays of training steps are recorded.
 
-The hooks of forwards, backwards and optimizers run while a graph is captured, but not when the graph is replayed. The
-counters of these hooks therefore show what a graph contains. A replay of a graph with a backward is recorded as a
-forward with all the work of the graph and an empty backward; a replay of a graph with optimizer steps also ends a step.
+The hooks of forward passes, backward passes and optimizers run during the capture of a graph, but not during a replay.
+The number of their calls during the capture shows what the graph contains. If the graph contains a backward pass, a
+replay is recorded as a forward pass with the time of the whole graph, followed by an empty backward pass. If the graph
+also contains an optimizer step, the replay ends a step.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ class _Content(NamedTuple):
 
 
 def patch(torch: Any, events: CudaEvents, before: Callable[[], None]) -> None:
-    """Hook captures and replays of CUDA graphs. ``before`` is called just before each capture."""
+    """Patch the start and end of captures, and replays.
+
+    Args:
+        torch: The module.
+        events: The timing events, which must not be queried during a capture.
+        before: Called just before each capture.
+    """
     graph, contents = torch.cuda.CUDAGraph, IdentityMap[_Content]()
     begin, begun, ended = _capturing(events, before, contents)
     hooks.replace(graph, "capture_begin", stand_in(graph.capture_begin, "graph probe", begin, begun))
@@ -38,7 +45,7 @@ def patch(torch: Any, events: CudaEvents, before: Callable[[], None]) -> None:
 def _capturing(
     events: CudaEvents, before: Callable[[], None], contents: IdentityMap[_Content]
 ) -> tuple[Callable[..., Any], Callable[..., None], Callable[..., None]]:
-    """Return what runs before ``capture_begin``, after it, and after ``capture_end``."""
+    """Return the functions to call before ``capture_begin``, after ``capture_begin``, and after ``capture_end``."""
     counted = _counts()
 
     def begin(args: Any, kwargs: Any) -> bool:
@@ -60,12 +67,12 @@ def _capturing(
 
 
 def _counts() -> tuple[int, int]:
-    """Return the numbers of backward passes and of visible optimizer steps so far."""
+    """Return the numbers of recorded backward passes and optimizer steps so far."""
     return gate.backwards, gate.optimizer_steps
 
 
 def _replaying(contents: IdentityMap[_Content]) -> Callable[[Any, Any], tuple[int, int] | None]:
-    """Return what runs before ``replay``. A replay inside a forward or a backward is a part of it."""
+    """Return the function to call before ``replay``. Replays inside a forward or backward pass are not recorded."""
 
     def begin(args: Any, kwargs: Any) -> tuple[int, int] | None:
         content = contents.get(args[0])

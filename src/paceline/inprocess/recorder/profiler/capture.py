@@ -16,7 +16,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from paceline.inprocess.recorder.probe_state import gate
-from paceline.inprocess.recorder.profiler.window import is_taken, use
+from paceline.inprocess.recorder.profiler.window import profiler_state, program_profiles
 
 
 class CaptureWindow:
@@ -63,7 +63,7 @@ class CaptureWindow:
         if optimizer != self._which:
             return  # another optimizer in the same step
         if self._profiler is not None and get_ident() != self._thread:
-            return  # another thread that trains too
+            return  # another training thread must not count or end the steps
         self._done += 1
         if self._profiler is not None:
             self._guarded(self.end if self._done > self._last else self._step)
@@ -80,7 +80,7 @@ class CaptureWindow:
 
     def _begin(self) -> None:
         torch = self._torch
-        if is_taken(torch):
+        if program_profiles(torch):
             gate.window = None
             self._failed = "the program profiles itself"
             return
@@ -104,16 +104,16 @@ class CaptureWindow:
 
     def _acting(self, act: Callable[[], Any]) -> None:
         """Run an action on the capture's own profiler. Unlike the program's profiler, it must not end the capture."""
-        use.ours = True
+        profiler_state.started_by_paceline = True
         try:
             with _silent_kineto():
                 act()
         finally:
-            use.ours = False
+            profiler_state.started_by_paceline = False
 
     def end(self) -> None:
         """End the capture if it is running."""
-        if use.ours or self._profiler is None or os.getpid() != self._pid:
+        if profiler_state.started_by_paceline or self._profiler is None or os.getpid() != self._pid:
             return
         gate.window = None
         profiler, self._profiler = self._profiler, None

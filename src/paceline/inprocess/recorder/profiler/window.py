@@ -92,7 +92,7 @@ class OperatorWindow:
         try:
             if self.begun_ns is None:
                 self._begin()
-            elif get_ident() == self._thread:  # not another thread that trains too
+            elif get_ident() == self._thread:  # another training thread must not end the profiler
                 self.steps += 1
                 self._left -= 1
                 if self._left <= 0:
@@ -106,7 +106,7 @@ class OperatorWindow:
 
     def _begin(self) -> None:
         torch = self._torch
-        if is_taken(torch):
+        if program_profiles(torch):
             gate.window, self._left = None, 0  # the program uses the profiler itself
             return
         if self.events is not None and not self.events.ready():
@@ -214,19 +214,19 @@ def _enable(state: str, *, shapes: bool) -> None:
     _enable_profiler_legacy(ProfilerConfig(wanted, shapes, False, False, shapes, False, _ExperimentalConfig(), ""))
 
 
-class _Use:
-    """Who uses torch's profiler. A second profiler beside a prepared one would crash the process."""
+class _ProfilerState:
+    """The use of torch's profiler in this process. To start a profiler while another is prepared crashes torch."""
 
-    ours = False  # whether Paceline, not the program, is starting the profiler
-    prepared = False  # whether the program has prepared the profiler (its warm-up steps) and not started it yet
-
-
-use = _Use()
+    started_by_paceline = False  # a call of Paceline, not of the program, prepares or starts the profiler
+    prepared_by_program = False  # the program's profiler is in its warm-up steps
 
 
-def is_taken(torch: Any) -> bool:
+profiler_state = _ProfilerState()
+
+
+def program_profiles(torch: Any) -> bool:
     """Return whether the program has prepared or started a profiler."""
-    return use.prepared or bool(torch.autograd._profiler_enabled())
+    return profiler_state.prepared_by_program or bool(torch.autograd._profiler_enabled())
 
 
 def patch(torch: Any, give_way: Callable[[], None]) -> None:
@@ -239,8 +239,8 @@ def patch(torch: Any, give_way: Callable[[], None]) -> None:
 
         def giving_way(*args: Any, _original: Any = original, _name: str = name, **kwargs: Any) -> Any:
             give_way()
-            if not use.ours:
-                use.prepared = _name == "_prepare_profiler"
+            if not profiler_state.started_by_paceline:
+                profiler_state.prepared_by_program = _name == "_prepare_profiler"
             return _original(*args, **kwargs)
 
         hooks.replace(owner, name, giving_way)

@@ -76,7 +76,7 @@ def _beginning(torch: Any) -> Callable[[Any], int | None]:
             thread = get_ident()
             if thread != gate.owner:
                 gate.owner = thread  # the training thread is the thread that runs backward
-                gate.handovers += 1
+                gate.thread_switches += 1
             if not gate.scribe_started:
                 gate.start_scribe()
             gate.backwards += 1

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from paceline.train.plain_state import PLAIN, PlainState, as_before
+from paceline.train.attribute_snapshot import PLAIN, AttributeSnapshot, with_attributes
 from paceline.train.unmodified.account import Account
 from paceline.train.unmodified.call import Call
 from paceline.train.unmodified.joins import Way
@@ -47,7 +47,7 @@ class _Last:
         numbers: The Python numbers among the inputs.
         modes: Whether each submodule was in training mode.
         state: A digest of the attributes and parameters of the model.
-        before: The plain attributes and small buffers of the model before the call, such as a counter of calls.
+        before: The plain attributes and small buffers of the model before the call.
     """
 
     leaves: Sequence[Any]
@@ -57,7 +57,7 @@ class _Last:
     numbers: tuple[Any, ...]
     modes: tuple[bool, ...]
     state: int
-    before: PlainState
+    before: AttributeSnapshot
 
     def as_call(self, called: Call) -> Call:
         """Return a call of the same model with these inputs."""
@@ -116,7 +116,7 @@ class Ways:
         self._now = _Kind()
         self._settings: int | None = None  # digest at the end of the last call whose operations were looked at
         self._changes = 0  # of settings, between calls
-        self._before: PlainState | None = None  # before the current call, if its operations are looked at
+        self._before: AttributeSnapshot | None = None  # before the current call, if its operations are looked at
 
     def find(self, called: Call, look: Callable[[Call, Way | None], Way]) -> Way:
         """Return how a call is split, after a comparison if one is due.
@@ -132,7 +132,7 @@ class Ways:
         self._now = known
         known.since, known.calls = known.since + 1, known.calls + 1
         self._note_settings(called.module)
-        self._before = PlainState.of(called.module) if self._is_watched(called) else None
+        self._before = AttributeSnapshot.take(called.module) if self._is_watched(called) else None
         way = known.ways.get(numbers)
         if way is None and len(known.ways) >= _MOST_NUMBERS and known.since < _NUMBERS_EVERY:
             way = next(reversed(known.ways.values()))
@@ -141,22 +141,22 @@ class Ways:
             if not self._is_due(way):
                 return way
         other, before = self._to_compare(called, known, way)
-        with as_before(called.module, before):
+        with with_attributes(called.module, before):
             return self._compared(called, other, way, look)
 
-    def again(self, called: Call, way: Way, look: Callable[[Call, Way | None], Way]) -> None:
-        """Compare the call that `find` was given last, if a rank has requested that with the outputs of this call.
+    def compare_now(self, called: Call, way: Way, look: Callable[[Call, Way | None], Way]) -> None:
+        """Compare the call that was just made, if any rank has requested a comparison with its outputs.
 
-        Variables of the program outside of the model, such as the number of the step, still have their values, and
-        counters within the model get the values from before the call.
+        At this time, the variables of the program still have the values that the call has used. The counters of the
+        model are set to their values from before the call.
 
         Args:
             called: The call.
-            way: What `find` returned.
+            way: The result of `find` for this call.
             look: The function that compares calls, as for `find`.
         """
         if way.requests != self._account.requests:
-            with as_before(called.module, self._before):
+            with with_attributes(called.module, self._before):
                 self._compared(called, called, way, look)
 
     def _compared(self, called: Call, other: Call, way: Way | None, look: Callable[[Call, Way | None], Way]) -> Way:
@@ -181,13 +181,13 @@ class Ways:
         due = way.calls in COMPARED_AT or not way.calls % COMPARED_EVERY
         return due or not way.settled or way.requests != self._account.requests
 
-    def _to_compare(self, called: Call, known: _Kind, way: Way | None) -> tuple[Call, PlainState | None]:
+    def _to_compare(self, called: Call, known: _Kind, way: Way | None) -> tuple[Call, AttributeSnapshot | None]:
         """Return the call to compare: the given one, or the last call if a rank has requested a comparison."""
         if way is None or known.last is None or way.requests == self._account.requests:
             return called, None
         return known.last.as_call(called), known.last.before
 
-    def at_end(self, called: Call) -> Iterator[tuple[Call, Way, tuple[bool, ...], PlainState]]:
+    def at_end(self, called: Call) -> Iterator[tuple[Call, Way, tuple[bool, ...], AttributeSnapshot]]:
         """Yield the last training call of each kind of call, if it was not followed by a comparison.
 
         Nothing is yielded if the program has changed the model since, for example to export it.
@@ -196,8 +196,8 @@ class Ways:
             called: A call of the model; its inputs do not count.
 
         Yields:
-            The call, the result of the last comparison, whether each submodule was in training mode, and what
-            `as_before` takes.
+            The call, the result of the last comparison, whether each submodule was in training mode, and the
+            attributes of the model before the call.
         """
         state = _state(called.module)
         for known in self._kinds.values():
@@ -241,7 +241,10 @@ class Ways:
             self._account.request()
 
     def _check_backward(self, called: Call, new: Sequence[str]) -> None:
-        """End the program if a sharded model begins to compute gradients in its own way, which cannot be compared."""
+        """End the program if a sharded model uses a hook on a tensor or its own autograd function for the first time.
+
+        Both can change gradients, and the gradients of a sharded model are compared only before the first step.
+        """
         own = next((name for name in new if name == _HOOK or name.startswith(_FUNCTION)), None)
         if own is not None:
             called.spread.refuse(

@@ -205,7 +205,11 @@ def _values(torch: Any, name: str, value: Any, depth: int, seen: set[int]) -> It
 
 
 def _inside(torch: Any, name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a dataset or an object of the program, and the variables that its code uses."""
+    """Yield the name and value of what a value refers to and what reading a sample can change.
+
+    These are attributes and class attributes, the arguments of a partial, the defaults and attributes of a function,
+    and the variables that the code of the program uses.
+    """
     kind: Any = type(value)
     used: Iterator[tuple[str, Any]] = iter(())
     if isinstance(value, functools.partial):
@@ -241,10 +245,10 @@ def _position(file: io.IOBase) -> int | None:
         return None
 
 
-def fetches_batches(dataset: Any) -> str | None:
-    """Return the name of a class of the program that reads a batch of samples at once; None without one.
+def class_with_getitems(dataset: Any) -> str | None:
+    """Return the name of the program's class that defines ``__getitems__`` for a dataset; None without such a class.
 
-    Its ``__getitems__`` gets all indices, and can use all samples of a batch, for example to normalize them.
+    The method gets the indices of a whole batch. It can use all samples of the batch, for example to normalize them.
 
     Args:
         dataset: The dataset; those inside of it, as of a `Subset`, are included.

@@ -58,7 +58,7 @@ def _patch_init(spread: Spread, reading: _Reading, base: Any, dataloader: Any) -
             if "_paceline_compared" not in vars(loader):
                 datasets.compare(spread, reading.exchange, loader.dataset)
                 loader._paceline_compared = True
-                loader._paceline_changes = reading.reads_whole(loader.dataset)  # None until first batches are read
+                loader._paceline_changes = reading.must_read_whole(loader.dataset)  # None until first batches are read
                 loader._paceline_note = os.path.join(spread.folder, f"reading-{uuid4()}")
                 loader._paceline_reads = 0
         original(self, loader)
@@ -159,9 +159,12 @@ class _Reading:
         self._of_a_part = False  # whether the batch that this process reads next is split
         self._first_of: Any = None  # the loader whose first batch this process reads next
 
-    def reads_whole(self, dataset: Any) -> bool | None:
-        """Return True if each rank reads whole batches: the dataset draws itself, or reads batches; else None."""
-        if (name := datasets.fetches_batches(dataset)) is not None:
+    def must_read_whole(self, dataset: Any) -> bool | None:
+        """Return True if each rank must read whole batches of a dataset; None if the first batch will show it.
+
+        Whole batches are needed if the dataset defines ``__getitems__`` or has its own random generator.
+        """
+        if (name := datasets.class_with_getitems(dataset)) is not None:
             self._tell_whole(dataset, f"{name}.__getitems__ gets all samples of a batch at once")
         elif own_generators(dataset):
             self._tell_whole(dataset, "reading a sample changes its random generator")

@@ -1,4 +1,4 @@
-"""Numbers that a program reads from split gradients: those of one process, or an error; never those of one rank."""
+"""A number that is read from a split gradient equals the number of one process, or the read raises an error."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ if torch.distributed.get_rank() == 0:
 torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 """
-REFUSED = "would read this rank's part"
+REFUSED = "would return the number of this rank's part"
 
 
 @pytest.fixture(scope="module", params=["shard=2", "tp=2"])

@@ -1,7 +1,7 @@
-"""Plain attributes and small buffers of a model, such as a counter of its calls, at one time.
+"""Copies of the plain attributes and small buffers of a model, such as a counter of its calls.
 
-A comparison calls a model several times with the same inputs. A model that counts its calls would compute something
-else in each call, unless it has the same values before each.
+A comparison calls a model several times with the same inputs. A model that counts its calls computes something else in
+each call, so its counters must be reset before each call.
 """
 
 from __future__ import annotations
@@ -12,20 +12,26 @@ from dataclasses import dataclass
 from typing import Any
 
 PLAIN = frozenset([bool, int, float, str])
-_MOST_ELEMENTS = 16  # of a buffer
+_MOST_ELEMENTS = 16  # larger buffers are not copied
 
 
 @dataclass(frozen=True)
-class PlainState:
-    """Plain attributes and small buffers of a model, for each of its submodules."""
+class AttributeSnapshot:
+    """The plain attributes and small buffers of each submodule of a model, in the order of `Module.modules`.
 
-    names: Sequence[frozenset[str]]  # of all attributes
+    Attributes:
+        names: The names of all attributes.
+        attributes: The values of the plain attributes, by name.
+        buffers: Copies of the small buffers on the CPU, by name.
+    """
+
+    names: Sequence[frozenset[str]]
     attributes: Sequence[dict[str, Any]]
     buffers: Sequence[dict[str, Any]]
 
     @staticmethod
-    def of(module: Any) -> PlainState:
-        """Return copies of the current values."""
+    def take(module: Any) -> AttributeSnapshot:
+        """Return a snapshot of the current values."""
         parts = [*module.modules()]
         attributes = [
             {name: value for name, value in vars(part).items() if type(value) in PLAIN and name != "training"}
@@ -35,10 +41,10 @@ class PlainState:
             {name: value.detach().clone() for name, value in part._buffers.items() if _is_small(value)}
             for part in parts
         ]
-        return PlainState([frozenset(vars(part)) for part in parts], attributes, buffers)
+        return AttributeSnapshot([frozenset(vars(part)) for part in parts], attributes, buffers)
 
-    def put(self, module: Any) -> None:
-        """Set attributes and buffers to these values; delete plain attributes that did not exist."""
+    def restore(self, module: Any) -> None:
+        """Set the model to the values of the snapshot. Plain attributes that are not in the snapshot are deleted."""
         parts = module.modules()
         for part, names, attributes, buffers in zip(parts, self.names, self.attributes, self.buffers, strict=False):
             for name in [name for name, value in vars(part).items() if type(value) in PLAIN and name not in names]:
@@ -50,17 +56,17 @@ class PlainState:
 
 
 @contextmanager
-def as_before(module: Any, plain: PlainState | None) -> Iterator[None]:
-    """Return a context in which the plain attributes and small buffers of a model have other values, unless None."""
-    if plain is None:
+def with_attributes(module: Any, snapshot: AttributeSnapshot | None) -> Iterator[None]:
+    """Set a model to the values of a snapshot inside the context; without a snapshot, change nothing."""
+    if snapshot is None:
         yield
         return
-    now = PlainState.of(module)
-    plain.put(module)
+    now = AttributeSnapshot.take(module)
+    snapshot.restore(module)
     try:
         yield
     finally:
-        now.put(module)
+        now.restore(module)
 
 
 def _is_small(buffer: Any) -> bool:

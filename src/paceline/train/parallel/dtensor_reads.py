@@ -1,0 +1,128 @@
+"""Makes Python numbers that are read from split parameters and gradients those of the whole tensor, or an error.
+
+For a DTensor of which each rank holds a part, torch's `item()` returns the number of the local part: the norm of a
+gradient is then the norm of a part of it. During `optimizer.step()`, which all ranks call, the ranks exchange their
+parts and the number is that of the whole tensor. At other places a rank may read a number alone, for example to print
+it, and an exchange would wait for the other ranks forever. There, a read raises a `UsageError`.
+
+The patches stay installed after a fault in Paceline: without them, training would silently differ.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from paceline.core.errors import UsageError
+from paceline.inprocess import hooks
+
+_READ = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__index__", "__array__", "__format__")
+_running_steps: list[None] = []  # an entry for each running call of `optimizer.step()`
+_CLIP = "set optimizer.clip_norm (--clip-norm), which the engine applies to the whole model"
+
+
+@contextmanager
+def during_optimizer_step() -> Iterator[None]:
+    """Let reads of split tensors return the number of the whole tensor. All ranks must enter this context."""
+    _running_steps.append(None)
+    try:
+        yield
+    finally:
+        _running_steps.pop()
+
+
+def patch() -> None:
+    """Patch the methods of DTensor that return Python numbers, and `torch.nn.utils.clip_grad_norm_`."""
+    from torch.distributed.tensor import DTensor
+
+    if f"{DTensor.__module__}.{DTensor.__qualname__}.item" in hooks.installed():
+        return
+    for name in _READ:
+        hooks.install(DTensor, name, _reader(name))
+    _refuse_mixed_norms(DTensor)
+
+
+def _reader(name: str) -> Callable[..., Any]:
+    def read(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(_plain_tensor(self, name), name)(*args, **kwargs)
+
+    return read
+
+
+def _plain_tensor(value: Any, name: str) -> Any:
+    """Return a DTensor as a plain tensor with all elements.
+
+    Raises:
+        UsageError: The tensor is split, and no optimizer step is running.
+    """
+    if all(placement.is_replicate() for placement in value.placements):
+        return value.detach()._local_tensor
+    if not _running_steps:
+        what = "float()" if name == "__float__" else f"{name.strip('_')}()"
+        raise UsageError(
+            f"{what} would return the number of this rank's part, because parameters and gradients are split over the "
+            "ranks; call full_tensor() first, on all ranks, such as gradient.norm().full_tensor().item(). To clip "
+            "gradients, set optimizer.clip_norm"
+        )
+    return value.detach().full_tensor()
+
+
+def _refuse_mixed_norms(kind: Any) -> None:
+    """Refuse to clip split and whole gradients together. The norm of split gradients is that of the whole tensors."""
+    from torch.distributed.tensor import Replicate
+
+    def check(gradients: list[Any]) -> None:
+        if len({isinstance(gradient, kind) for gradient in gradients}) > 1:
+            raise UsageError(
+                f"clip_grad_norm_() cannot combine gradients that are split over ranks with whole ones; {_CLIP}"
+            )
+
+    def replicated(norm: Any) -> Any:
+        if not isinstance(norm, kind):
+            return norm
+        return norm.redistribute(norm.device_mesh, [Replicate()] * norm.device_mesh.ndim)
+
+    _patch_total_norm(check, replicated)
+
+
+def refuse_norms_of_stages(model: Any) -> None:
+    """Refuse to clip gradients of a pipeline stage by the norm of this stage instead of the norm of the whole model.
+
+    Args:
+        model: The module that holds the parameters of this rank.
+    """
+    reference = weakref.ref(model)
+
+    def check(gradients: list[Any]) -> None:
+        model = reference()
+        of_stage = {id(parameter.grad) for parameter in model.parameters()} if model is not None else set()
+        if any(id(gradient) in of_stage for gradient in gradients):
+            raise UsageError(
+                "clip_grad_norm_() sees the gradients of this rank's layers only, and with pp ranks have different "
+                f"layers; {_CLIP}"
+            )
+
+    _patch_total_norm(check, lambda norm: norm)
+
+
+def _patch_total_norm(check: Callable[[list[Any]], None], convert: Callable[[Any], Any]) -> None:
+    """Patch the function with which `clip_grad_norm_` computes the norm.
+
+    Args:
+        check: Called with the gradients; raises an error if their norm cannot be computed.
+        convert: Called with the norm; returns the norm for the program.
+    """
+    from torch.nn.utils import clip_grad
+
+    original = getattr(clip_grad, "_get_total_norm", None)
+    if original is None:
+        return
+
+    def total_norm(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        gradients = [tensors] if hasattr(tensors, "grad_fn") else list(tensors)
+        check(gradients)
+        return convert(original(gradients, *args, **kwargs))
+
+    hooks.install(clip_grad, "_get_total_norm", total_norm)
