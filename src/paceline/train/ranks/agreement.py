@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
-from paceline.core.tensor_bytes import bytes_of
+from paceline.train.tensor_bytes import bytes_of
 
 _BYTES = 65536  # read from each tensor; a larger tensor is sampled at a fixed stride
 

@@ -21,8 +21,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from paceline.core.tensor_bytes import bytes_of
 from paceline.data.batches.own_generators import own_generators, states_of
+from paceline.train.tensor_bytes import bytes_of
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.snapshot import is_own
 from paceline.train.unmodified.state import Spread, is_own_file
