@@ -41,7 +41,7 @@ def copied():
 
 def batches():
     ahead = copied()
-    for step in range(160):
+    for step in range(400):
         if sys.argv[1] == "ahead":
             computing.wait_stream(side)
         batch, ahead = ahead, copied()
@@ -66,7 +66,7 @@ def played(tmp_path, way: str, copy_ms: float) -> Run:
 def transfer_share(run: Run) -> float:
     rows = run.ranks[0].steps
     timed = rows[(rows["flags"] & FLAG_DEVICE_TIMED) != 0]
-    assert len(timed) >= 4  # fewer on a busy machine, where a timed step may not be read back in time
+    assert len(timed) >= 16  # of 400; on a busy machine a timed step may not be read in time
     return float(np.median(timed["transfer_s"] / timed["wall_s"]))
 
 
@@ -76,7 +76,7 @@ def test_of_a_copy_ahead_only_what_is_waited_for_is_transfer(tmp_path, copy_ms, 
     assert transfer_share(run) == pytest.approx(share, abs=1e-3)
     copies = run.ranks[0].summary["device"]["overlapped_copies"]
     assert copies["off"] is None
-    assert 100 < copies["count"] <= 161  # the first steps come before the device is known to be in use
+    assert 300 < copies["count"] <= 401  # the first steps come before the device is known to be in use
     assert copies["timed_s"] / copies["timed"] == pytest.approx(copy_ms / 1e3, rel=1e-6)
     assert ("XFER001" in {finding.code for finding in diagnose(run).findings}) == (share > 0)
 
