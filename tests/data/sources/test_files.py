@@ -32,6 +32,16 @@ def test_a_table_keeps_all_of_its_columns(tmp_path):
     assert list(ShardedDataset(tmp_path / "shards").contents.classes) == ["no", "yes"]
 
 
+def test_cells_of_a_table_may_be_separated_by_tabs(tmp_path):
+    (tmp_path / "a.wav").write_bytes(b"RIFFa")
+    (tmp_path / "t.TSV").write_text('path\tspeaker\twords\na.wav\t7\t"one,\ttwo"\n')
+    (one,) = made(source_of(tmp_path / "t.TSV", None), tmp_path / "shards")
+    assert one == {"audio": b"RIFFa", "speaker": 7, "words": "one,\ttwo"}
+    (tmp_path / "t.TSV").write_text("path,speaker\na.wav,7\n")
+    with pytest.raises(UsageError, match="has the columns path,speaker; one must be called path"):
+        source_of(tmp_path / "t.TSV", None)
+
+
 def test_a_table_needs_no_labels(tmp_path):
     (tmp_path / "a.jpg").write_bytes(jpeg(16, 16))
     (tmp_path / "t.csv").write_text("file_name,caption\na.jpg,a caption\n")

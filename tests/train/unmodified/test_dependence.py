@@ -102,7 +102,7 @@ FAULTS = {  # reason of the refusal, where a program cannot train as on one proc
     **dict.fromkeys(["order_of_objects", "order_of_unique_names"], DIFFERENT),
     "samples_as_threads_load_them": "TensorDataset.tensors is not the same",
     "samples_listed_outside_of_the_dataset": "Listed.order is not the same",
-    "a_list_with_one_tensor_for_each_sample": "it fails for a part of the batch",
+    "a_list_with_one_tensor_for_each_sample": "each tensor in it was divided by rows, not the list",
     "packed_sequences": "it fails for a part of the batch",
     "averaged_weights_called_in_training": {"dp=2": "", "shard=2": "no optimizer has the weights"},
     "backward_left_out_on_one_rank": "the ranks wait for each other without end (rank 0 at faults.py:",

@@ -112,9 +112,9 @@ FORMATS = (*_OF_FILES, "mds", "jsonl", "text")
 def command(paths: tuple[str, ...], **options: Any) -> int:
     """Convert a data set into shards: tar files with an index beside each.
 
-    SRC is a folder of images, sound or video, with or without a folder per class, a CSV file with a column of paths, a
-    COCO file (JSON), or files in WebDataset, TFRecord, Parquet, Arrow, HDF5, Zarr, .npy, MDS, JSON lines or text
-    format. DEST is a new folder. To continue an interrupted conversion, repeat the command. JPEG files get restart
+    SRC is a folder of images, sound or video, with or without a folder per class, a CSV or TSV file with a column of
+    paths, a COCO file (JSON), or files in WebDataset, TFRecord, Parquet, Arrow, HDF5, Zarr, .npy, MDS, JSON lines or
+    text format. DEST is a new folder. To continue an interrupted conversion, repeat the command. JPEG files get restart
     markers, so that the loader decodes only a part of the image for a crop. The pixels stay the same. SRC and DEST can
     also be URLs of an object store, which are copied through this machine.
     """

@@ -182,8 +182,8 @@ def _kind(path: Path) -> str:
     if path.is_file():
         if path.suffix.lower() in (*HDF5, ".npy", ".npz"):
             return "hdf5" if path.suffix.lower() in HDF5 else "npy"
-        if path.suffix.lower() in (".csv", ".json"):
-            return "table" if path.suffix.lower() == ".csv" else "coco"
+        if path.suffix.lower() in (".csv", ".tsv", ".json"):
+            return "coco" if path.suffix.lower() == ".json" else "table"
     if _state(path) is not None or is_mds(path):
         return "mds" if is_mds(path) else "arrow"
     for kind, (suffixes, _) in _OF_FILES.items():

@@ -111,7 +111,13 @@ class Mds:
 
     @cached_property
     def _unpacked(self) -> Callable[[int], bytes]:
-        return lru_cache(_KEPT_UNPACKED)(lambda shard: _unpack(self._files[shard][0], self.shards[shard]))
+        def unpack(number: int) -> bytes:
+            shard, file = self.shards[number], self._files[number][0]
+            found = _unpack(file, shard)
+            _check_count(self.folder / INDEX, file, shard, found)
+            return found
+
+        return lru_cache(_KEPT_UNPACKED)(unpack)
 
     @cached_property
     def reads_groups(self) -> bool:
@@ -230,7 +236,8 @@ def mds_folder(folder: Path) -> Mds:
     """List the shards of a folder in the MDS format.
 
     Raises:
-        UsageError: There is no index, the index cannot be used, or a shard is missing or was cut off.
+        UsageError: There is no index, the index cannot be used, a shard is missing or was cut off, or an uncompressed
+            shard has another number of samples than the index says. Compressed shards are checked when they are read.
     """
     path = folder / INDEX
     try:
@@ -245,8 +252,25 @@ def mds_folder(folder: Path) -> Mds:
     for shard in shards:
         _check(path, shard, shards[0])
     found = Mds(folder, shards)
-    assert found._files  # a missing shard is told now
+    for shard, (file, is_packed) in zip(found.shards, found._files, strict=True):  # a missing shard is an error here
+        if not is_packed:
+            with file.open("rb") as opened:
+                _check_count(path, file, shard, opened.read(4))
     return found
+
+
+def _check_count(index: Path, file: Path, shard: MdsShard, head: bytes) -> None:
+    """Refuse a shard whose first bytes say another number of samples than the index.
+
+    Raises:
+        UsageError: The numbers differ.
+    """
+    count = int.from_bytes(head[:4], "little")
+    if count != shard.samples:
+        raise UsageError(
+            f"{index} says that {file.name} has {shard.samples:,} samples, but the shard has {count:,}; copy both "
+            "again, or write them anew"
+        )
 
 
 def _check(path: Path, shard: MdsShard, first: MdsShard) -> None:

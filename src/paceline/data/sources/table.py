@@ -1,4 +1,4 @@
-"""Conversion source: a CSV file with a column of paths; other columns become labels, numbers or text."""
+"""Conversion source: a CSV or TSV file with a column of paths; other columns become labels, numbers or text."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Values = list[str | int | float | None]
 
 
 def file_table(path: Path, classes: Sequence[str] | None = None) -> Files:
-    """List the files that a CSV file names in a column of paths, which are relative to the folder of the CSV file.
+    """List the files that a table names in a column of paths, which are relative to the folder of the table.
 
     Args:
-        path: The CSV file.
+        path: The table; cells are separated by tabs if the suffix is `.tsv`, else by commas.
         classes: The names of the classes in order, if labels are names; None for the sorted labels.
 
     Raises:
@@ -64,12 +64,13 @@ def _read(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     """Return the column names of a table, and the line number and cells of each row."""
     try:
         with long_cells(), path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, strict=True)  # otherwise an unclosed quote swallows the rest of the file
+            between = "\t" if path.suffix.lower() == ".tsv" else ","
+            reader = csv.DictReader(file, delimiter=between, strict=True)  # else an unclosed quote swallows the rest
             return list(reader.fieldnames or []), list(_checked(path, reader))
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
     except csv.Error as error:
-        raise UsageError(f"{path} cannot be read as CSV: {error}") from error
+        raise UsageError(f"{path} cannot be read as {path.suffix[1:].upper() or 'CSV'}: {error}") from error
 
 
 @contextmanager
@@ -92,8 +93,8 @@ def _checked(path: Path, reader: csv.DictReader[str]) -> Iterator[tuple[int, dic
 def fault_of_row(row: Mapping[str | None, object]) -> str:
     """Return a message if a row of `csv.DictReader` has more or fewer cells than the first line; else ""."""
     if None in row:
-        return "it has more cells than the first line; quote commas"
-    return "it has fewer cells than the first line; add commas" if None in row.values() else ""
+        return "it has more cells than the first line; quote cells that contain a separator"
+    return "it has fewer cells than the first line; add separators" if None in row.values() else ""
 
 
 def _filled(path: Path, line: int, row: dict[str, str], head: str) -> str:

@@ -81,6 +81,14 @@ class Call:
         args, kwargs = self.spread.torch.utils._pytree.tree_unflatten(list(leaves), self.spec)
         return args, kwargs
 
+    def of_a_list(self) -> str:
+        """Return a sentence for errors if the first input is a list of several entries, such as images; else ""."""
+        args, kwargs = self.with_leaves(self.leaves)
+        first = next(iter((*args, *kwargs.values())), None)
+        if not isinstance(first, list | tuple) or len(first) < 2:
+            return ""
+        return f" Its first input is a list of {len(first)}: each tensor in it was divided by rows, not the list."
+
     def shares(self) -> dict[str, list[float]]:
         """Return the count or sum of each rank by which a loss may be weighed, by the name of the rule.
 
