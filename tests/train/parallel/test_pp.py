@@ -107,3 +107,66 @@ def test_an_error_in_one_stage_ends_the_run_with_this_error(tmp_path, stage):
     done = on_ranks(2, tmp_path / "program.py", stage, timeout_s=90)
     assert done.returncode != 0
     assert "ValueError: this stage is broken" in done.stderr
+
+
+SWAPPED = """
+import sys
+from argparse import ArgumentParser
+import torch
+from torch import nn
+from paceline.train import Engine
+from paceline.train.recipe import add_arguments
+
+
+class Swap(nn.Module):
+    def forward(self, rows):
+        return rows.transpose(1, 2)
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, rows):
+        return rows * self.scale
+
+
+parser = ArgumentParser()
+parser.add_argument("last", choices=["swap", "scale"])
+add_arguments(parser)
+arguments = parser.parse_args()
+torch.set_num_threads(1)
+torch.manual_seed(0)
+layers = [layer for _ in range(4) for layer in (nn.Linear(4, 4), Swap() if arguments.last == "swap" else Scaled())]
+model, inputs = nn.Sequential(*layers), torch.randn(8, 4, 4)
+expected = torch.nn.functional.mse_loss(model(inputs), inputs.flip(1)).item()
+with Engine(arguments) as engine:
+    engine.setup(model, lambda m: torch.optim.SGD(m.parameters(), 0.1), loss=nn.functional.mse_loss)
+    for _ in range(2):
+        engine.train_batch(inputs, inputs.flip(1))
+        loss = engine.loss()
+        engine.step()
+        if engine.is_first:
+            print(f"{loss:.5f}", f"{expected:.5f}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved", "zero-bubble"])
+def test_layers_may_return_their_outputs_in_another_order_in_memory(tmp_path, schedule):
+    (tmp_path / "program.py").write_text(SWAPPED)
+    (tmp_path / "recipe.toml").write_text(f'[pipeline]\nschedule = "{schedule}"\n')
+    given = ["--layout", "pp=2", "--accumulate", "2", "--recipe", tmp_path / "recipe.toml"]
+    done = on_ranks(2, tmp_path / "program.py", "swap", *given, timeout_s=90)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (first, expected), _ = [line.split() for line in done.stdout.splitlines()]
+    assert first == expected
+
+
+def test_a_parameter_without_dimensions_is_refused_where_fsdp2_replicates(tmp_path):
+    (tmp_path / "program.py").write_text(SWAPPED)
+    done = on_ranks(4, tmp_path / "program.py", "scale", "--layout", "dp=2,pp=2", "--accumulate", "2", timeout_s=90)
+    assert done.returncode
+    assert "scale is a parameter without dimensions" in done.stderr
+    done = on_ranks(2, tmp_path / "program.py", "scale", "--layout", "pp=2", "--accumulate", "2", timeout_s=90)
+    assert done.returncode == 0, done.stderr[-2000:]

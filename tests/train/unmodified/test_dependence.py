@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from tests.train.unmodified import dependent, faults, ordinary, touched
+from tests.train.unmodified import dependent, faults, ordinary, remembers, touched
 from tests.train.unmodified.test_unmodified import HERE, environment, paceline
 
 NEAR = 2e-5
@@ -80,6 +80,37 @@ def test_rows_that_depend_on_each_other_are_refused_or_trained_with_as_on_one_pr
 @pytest.mark.parametrize("name", ordinary.CASES)
 def test_ordinary_programs_are_not_refused_and_train_as_on_one_process(ordinaries, name):
     check_equal(ordinaries, name)
+
+
+@pytest.fixture(scope="module")
+def memories(tmp_path_factory):
+    return "dp=2", on_both(tmp_path_factory.mktemp("remembers"), "remembers.py", "dp=2")
+
+
+@pytest.mark.parametrize("name", remembers.CASES)
+def test_data_sets_that_remember_what_was_read_give_the_samples_of_one_process(memories, name):
+    check_equal(memories, name)
+
+
+def test_a_cache_is_no_state_of_a_data_set(memories):
+    _, (_, several) = memories
+    assert len(several[TOLD]) >= 14
+    assert not [line for line in several[TOLD] if "Remembers.cache" in line]
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_state_that_cannot_be_found_is_noticed_when_a_sample_is_read_again(tmp_path, workers):
+    line = ["-q", "--no-profile", "--layout", "dp=2", HERE / "remembers.py", "in_a_database", workers]
+    done = paceline(tmp_path, *line, timeout_s=300)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "a sample of Remembers is not the same when it is read again after other samples" in done.stderr
+
+
+def test_unseeded_noise_in_workers_is_no_state(tmp_path):
+    one, several = on_both(tmp_path, "remembers.py", "dp=2", "noisy", "2")
+    assert is_equal(one["noisy"], several["noisy"])
+    (told,) = several[TOLD]
+    assert told.endswith("because a sample is another one each time it is read")
 
 
 @pytest.mark.parametrize("name", touched.CASES)

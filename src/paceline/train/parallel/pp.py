@@ -102,6 +102,9 @@ def stages_of(
         )
     stages = _parts(model, cut(costs, count), decoder=decoder)
     _check_apart(stages)
+    for number in range(rank, count, ranks):
+        stages[number].register_forward_pre_hook(_send_gradients_in_order)
+        stages[number].register_forward_hook(_send_outputs_in_order)
     return [(number, stages[number]) for number in range(rank, count, ranks)]
 
 
@@ -115,6 +118,22 @@ def _parts(model: Any, cuts: Sequence[range], *, decoder: bool) -> list[Any]:
         ]
     layers = list(model.named_children())
     return [nn.Sequential(OrderedDict(layers[i] for i in part)) for part in cuts]
+
+
+def _send_outputs_in_order(stage: Any, given: Any, output: Any) -> Any:
+    """Return the output of a stage with its elements in order in memory, as gloo and NCCL send no other tensors."""
+    import torch
+
+    return output.contiguous() if isinstance(output, torch.Tensor) else output
+
+
+def _send_gradients_in_order(stage: Any, given: tuple[Any, ...]) -> None:
+    """Arrange the same for the gradient of a stage's input, which is sent back; inputs are kept over the steps."""
+    import torch
+
+    for each in given:
+        if isinstance(each, torch.Tensor) and each.requires_grad and not each._backward_hooks:
+            each.register_hook(lambda gradient: gradient.contiguous())
 
 
 def joined(stages: Sequence[Any]) -> Any:

@@ -35,6 +35,9 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
 
     Returns:
         A function to call after the backward of each step.
+
+    Raises:
+        UsageError: A parameter is a scalar.
     """
     import torch
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -45,6 +48,7 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
         _round_at_layers(model, dtype)
         model.forward = partial(_in_precision, model.forward, precision, mesh.device_type)
     apart = blocks_apart(model, blocks)
+    _check_shapes(model)
     for block in apart:
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
@@ -52,6 +56,20 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
     if apart:
         _CallOrder(model, apart, mesh)
     return _Unused(model, apart, mesh).forget
+
+
+def _check_shapes(model: Any) -> None:
+    """Check that each parameter has a dimension to split; FSDP2 has none for a single number.
+
+    Raises:
+        UsageError: A parameter is a scalar.
+    """
+    name = next((name for name, parameter in model.named_parameters() if not parameter.dim()), None)
+    if name is not None:
+        raise UsageError(
+            f"{name} is a parameter without dimensions, which cannot be sharded (shard, and dp with tp or pp, use "
+            "FSDP2); give it the shape (1,), such as nn.Parameter(torch.ones(1)), or use dp, tp or pp alone"
+        )
 
 
 def groups_of(mesh: Any) -> list[Any]:

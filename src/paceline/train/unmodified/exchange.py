@@ -40,7 +40,7 @@ _MOST_LINES = 8
 _DEEP = 200  # calls of a stack that are read
 _MOST_BUFFER_ELEMENTS = 1 << 15
 _NAMES_OF_THREADS = ("pt_gloo", "gloo_")
-_MOST_FOR_THREADS_S = 2.0
+_MOST_LOOKS_AT_THREADS, _LOOKS_ASLEEP = 2000, 4  # looks in all, and looks in a row at which all threads slept
 _BETWEEN_THREADS_S = 0.005
 
 
@@ -302,15 +302,17 @@ def _of_outputs(exchange: Exchange, functions: dict[str, Any]) -> dict[str, Any]
 
 
 def wait_for_threads() -> None:
-    """Wait, for two seconds at most, until torch's threads that exchange tensors sleep.
+    """Wait, for ten seconds at most, until torch's threads that exchange tensors sleep.
 
     After an exchange such a thread releases its tensors, for which it needs Python. If Python ends at this moment, the
     process aborts.
     """
-    deadline, asleep = time.monotonic() + _MOST_FOR_THREADS_S, 0
-    while asleep < 2 and time.monotonic() < deadline:
+    asleep = 0
+    for _ in range(_MOST_LOOKS_AT_THREADS):  # counted, not timed: the whole machine may have been stopped for a while
         time.sleep(_BETWEEN_THREADS_S)
         asleep = asleep + 1 if all(_sleeps(task) for task in Path("/proc/self/task").glob("*")) else 0
+        if asleep == _LOOKS_ASLEEP:
+            return
 
 
 def _sleeps(task: Path) -> bool:

@@ -3,14 +3,11 @@
 The ranks compare digests of the lists, dictionaries, arrays and tensors in a dataset, and of the variables outside of
 the dataset that its methods use. This happens once for each loader. Names of temporary folders may differ.
 
-A rank reads only its rows of a batch. A dataset that reads the next line of a file, counts its calls or draws from its
-own generator would then give other samples than in one process. `state_of` finds out whether reading changes a dataset.
+Whether reading a sample changes a dataset is the subject of `changes`.
 """
 
 from __future__ import annotations
 
-import functools
-import io
 import os
 import re
 import tempfile
@@ -21,20 +18,15 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from paceline.data.batches.own_generators import own_generators, states_of
 from paceline.train.tensor_bytes import bytes_of
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.snapshot import is_own
-from paceline.train.unmodified.state import Spread, is_own_file
+from paceline.train.unmodified.state import Spread
 
 _MOST_VALUES = 200_000  # of a dataset; more values count as equal
 _MOST_OF_LIST = 20_000  # sampled elements of a list, about
 _MOST_BYTES = 16 << 20  # sampled bytes of a tensor or an array, about
 _MOST_DEPTH = 6
-_OF_FUNCTIONS = ("__defaults__", "__kwdefaults__", "__dict__")  # where a function can keep a state
-_PLAIN = (bool, int, float, complex, str, bytes)
-_MOST_ITEMS = 64  # of a list or a dict; longer ones hold samples
-_MOST_STATE_BYTES = 1 << 20  # of a tensor or an array; larger ones hold samples
 
 
 def compare(spread: Spread, exchange: Exchange, dataset: Any) -> None:
@@ -83,7 +75,7 @@ class _Digests:
                 if self._is_object(each):
                     yield from self.of_parts(f"{name}[{place}]", each, depth + 1)
         elif self._is_object(value):
-            for key, each in [*vars(value).items(), *_referred(type(value))]:
+            for key, each in [*vars(value).items(), *variables_of_class(type(value))]:
                 yield from self.of_parts(f"{name}.{key}", each, depth + 1)
 
     def _is_container(self, value: Any) -> bool:
@@ -136,14 +128,14 @@ class _Digests:
         return zlib.crc32(rows[:: max(1, value.nbytes // _MOST_BYTES)].tobytes(), shape)
 
 
-def _referred(kind: type) -> Iterator[tuple[str, Any]]:
+def variables_of_class(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the name and value of closure and global variables that the methods of a class of the program use."""
     methods = [each for each in vars(kind).values() if isinstance(each, types.FunctionType)] if is_own(kind) else []
     for function in methods:
-        yield from _referred_by(function)
+        yield from variables_of(function)
 
 
-def _referred_by(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+def variables_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the name and value of closure and global variables that a function uses."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # a variable without a value
@@ -163,86 +155,6 @@ def _some(values: list[Any]) -> list[Any]:
 
 def _combined(numbers: list[int]) -> int:
     return zlib.crc32(repr(numbers).encode())
-
-
-def state_of(torch: Any, dataset: Any) -> dict[str, Any]:
-    """Return the values in a dataset that reading a sample can change, by attribute name.
-
-    These are numbers and text, small arrays and tensors, positions in open files, and the states of generators; also
-    those in variables outside of the dataset that its methods use, directly or in functions of the program. Lists and
-    dictionaries that grow, such as a cache, are not included.
-
-    Args:
-        torch: The torch module.
-        dataset: The dataset; those inside of it, as of a `Subset`, are included.
-    """
-    found = dict(_values(torch, type(dataset).__name__, dataset, 0, set()))
-    return found | {"its random generator": repr(states_of(own_generators(dataset)))}
-
-
-def _values(torch: Any, name: str, value: Any, depth: int, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, _PLAIN):  # not in `seen`: equal numbers are often one object
-        yield name, value
-        return
-    if depth > _MOST_DEPTH or id(value) in seen:
-        return
-    seen.add(id(value))
-    kind: Any = type(value)
-    if isinstance(value, torch.Tensor) or (kind.__module__ == "numpy" and hasattr(value, "nbytes")):
-        if value.nbytes <= _MOST_STATE_BYTES:
-            yield name, _digest_of_state(torch, value)
-    elif isinstance(value, io.IOBase):
-        yield f"the position in the file {name}", _position(value)
-    elif isinstance(value, Iterator):  # its position is not visible: reading may move it
-        yield f"the position of the iterator {name}", object()
-    elif isinstance(value, list | tuple | dict):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, each in list(items) if len(value) <= _MOST_ITEMS else ():
-            yield from _values(torch, f"{name}[{key!r}]", each, depth + 1, seen)
-    else:
-        for key, each in _inside(torch, name, value):
-            yield from _values(torch, key, each, depth + 1, seen)
-
-
-def _inside(torch: Any, name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the name and value of what a value refers to and what reading a sample can change.
-
-    These are attributes and class attributes, the arguments of a partial, the defaults and attributes of a function,
-    and the variables that the code of the program uses.
-    """
-    kind: Any = type(value)
-    used: Iterator[tuple[str, Any]] = iter(())
-    if isinstance(value, functools.partial):
-        yield from ((f"{name} ({key})", getattr(value, key)) for key in ("func", "args", "keywords"))
-    elif isinstance(value, type):
-        own = vars(value).items() if is_own(value) else ()
-        yield from ((f"{name}.{key}", each) for key, each in list(own) if not key.startswith("__"))
-    elif isinstance(value, types.MethodType):
-        yield f"{name}.__self__", value.__self__
-        yield f"{name}.__func__", value.__func__
-    elif isinstance(value, types.FunctionType):
-        if is_own_file(value.__code__.co_filename):
-            yield from ((f"{name} ({key})", getattr(value, key)) for key in _OF_FUNCTIONS)
-            used = _referred_by(value)
-    elif isinstance(value, torch.utils.data.Dataset) or is_own(kind):
-        yield from ((f"{name}.{key}", each) for key, each in list(getattr(value, "__dict__", {}).items()))
-        slots = [vars(each).get("__slots__", ()) for each in kind.__mro__]
-        keys = [key for given in slots for key in ((given,) if isinstance(given, str) else given)]
-        yield from ((f"{name}.{key}", getattr(value, key)) for key in keys if hasattr(value, key))
-        used = _referred(kind)
-    yield from ((f"the variable {key}", each) for key, each in used)
-
-
-def _digest_of_state(torch: Any, value: Any) -> int:
-    array = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
-    return zlib.crc32(repr(array.tolist()).encode())
-
-
-def _position(file: io.IOBase) -> int | None:
-    try:
-        return None if file.closed else file.tell()
-    except (OSError, ValueError):  # a pipe, or a text file that is being iterated over
-        return None
 
 
 def class_with_getitems(dataset: Any) -> str | None:

@@ -2,8 +2,8 @@
 
 The indices of a batch are drawn as in one process, compared over the ranks, and then split. A loader with its own
 `collate_fn` is not split: each rank reads whole batches, as the function can use all samples. Neither is a loader whose
-dataset changes when a sample is read, which the first batch shows. With workers, the first batch of each worker shows
-it (`workers`).
+dataset changes when a sample is read, which the first batches show (`changes`). With workers, the first batches of each
+worker show it (`workers`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from paceline.inprocess import hooks, import_hook
 from paceline.train.unmodified import draws
 from paceline.train.unmodified.call import bounds, sizes
 from paceline.train.unmodified.exchange import Exchange
-from paceline.train.unmodified.reading import datasets, workers
+from paceline.train.unmodified.reading import changes, datasets, workers
 from paceline.train.unmodified.state import Spread
 
 
@@ -60,7 +60,7 @@ def _patch_init(spread: Spread, reading: _Reading, base: Any, dataloader: Any) -
                 loader._paceline_compared = True
                 loader._paceline_changes = reading.must_read_whole(loader.dataset)  # None until first batches are read
                 loader._paceline_note = os.path.join(spread.folder, f"reading-{uuid4()}")
-                loader._paceline_reads = 0
+                loader._paceline_reads = 0  # batches, until it is known whether reading changes the dataset
         original(self, loader)
         if spread.acts():
             plain = self._collate_fn is dataloader._utils.collate.default_collate and getattr(loader, "in_order", True)
@@ -167,7 +167,7 @@ class _Reading:
         if (name := datasets.class_with_getitems(dataset)) is not None:
             self._tell_whole(dataset, f"{name}.__getitems__ gets all samples of a batch at once")
         elif own_generators(dataset):
-            self._tell_whole(dataset, "reading a sample changes its random generator")
+            self._tell_whole(dataset, "it has its own random generator")
         else:
             return None
         return True
@@ -217,18 +217,31 @@ class _Reading:
             self._spread.reading = False
 
     def _first_batch(self, fetch: Any, index: Any) -> Any:
-        """Read the first batch of a loader, which all ranks read whole, and note whether that changes the dataset."""
+        """Read one of the first batches of a loader, which all ranks read whole; note if that changes the dataset."""
         loader, self._first_of = self._first_of, None
         dataset, torch = loader.dataset, self._spread.torch
-        before = datasets.state_of(torch, dataset)
+        loader._paceline_reads += 1
+        before = changes.state_of(torch, dataset)
         found = fetch(index)
-        after = datasets.state_of(torch, dataset)
-        every = self.exchange.objects([name for name in before if before[name] != after.get(name)])
-        loader._paceline_changes = any(every)
+        own = changes.changes(before, changes.state_of(torch, dataset), is_first=loader._paceline_reads == 1)
+        every = self.exchange.objects(own)
         if any(every):
+            loader._paceline_changes = True
             changed = next(names[0] for names in every if names)
             self._tell_whole(dataset, f"reading a sample changes {changed}")
+        elif loader._paceline_reads == changes.FIRST_BATCHES:
+            loader._paceline_changes = False
+            self._refuse_changed({changes.read_again(torch, dataset, index)} - {"same"}, dataset)
         return found
+
+    def _refuse_changed(self, own: Collection[str], dataset: Any) -> None:
+        if any(self.exchange.objects(bool(own))):
+            self._spread.refuse(
+                f"a sample of {type(dataset).__name__} is not the same when it is read again after other samples, so "
+                "ranks that read parts of a batch would read other samples; keep what changes in an attribute of the "
+                "data set, where Paceline finds it (each rank then reads whole batches), or, if random numbers are "
+                "drawn, seed them, or draw them from torch, numpy or random"
+            )
 
     def whole(self, iterator: Any, read: Any) -> Any:
         """Return the next whole batch, with the rows of all ranks."""
@@ -238,18 +251,21 @@ class _Reading:
         return self._joined(part, sizes(rows, self._spread.ranks)) if rows else part
 
     def _decide(self, iterator: Any) -> None:
-        """Note whether reading changes the dataset, when each worker of a loader has read its first batch."""
-        loader = iterator._paceline_loader
+        """Note whether reading changes the dataset, when each worker of a loader has read its first batches."""
+        loader, workers_of = iterator._paceline_loader, iterator._num_workers
+        if loader._paceline_changes is not None or not workers_of:
+            return
         loader._paceline_reads += 1
-        if loader._paceline_changes is not None or loader._paceline_reads != iterator._num_workers:
+        if loader._paceline_reads != changes.FIRST_BATCHES * workers_of:
             return
         changed = None
         with suppress(FileNotFoundError):
             changed = Path(loader._paceline_note).read_text(encoding="utf-8")
         every = [one for one in self.exchange.objects(changed) if one]
         loader._paceline_changes = bool(every)
+        self._refuse_changed([one for one in every if one == workers.OTHER], loader.dataset)
         if every:
-            self._tell_whole(loader.dataset, f"reading a sample changes {every[0]}")
+            self._tell_whole(loader.dataset, every[0])
 
     def _joined(self, part: Any, parts: Sequence[int]) -> Any:
         """Gather a batch of `default_collate` from all ranks: tensors, lists of strings, and containers of these."""

@@ -1,7 +1,7 @@
 """Reading in worker processes of a `DataLoader`: each rank's workers read the rank's rows of a batch.
 
 A dataset can change when a sample is read, for example if it counts its samples. In one process, each worker has its
-own copy of such a dataset, and reads whole batches. So each worker reads its first batch whole. If that changes the
+own copy of such a dataset, and reads whole batches. So each worker reads its first batches whole. If that changes the
 dataset, the worker reads all batches whole, and returns the rows of its rank.
 
 A worker can be forked or start anew, and knows nothing of the other ranks. What it needs travels with the indices.
@@ -15,9 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paceline.inprocess import hooks
-from paceline.train.unmodified.reading.datasets import state_of
+from paceline.train.unmodified.reading.changes import FIRST_BATCHES, changes, read_again, state_of
 
-_CHANGES = "_paceline_changes"  # attribute of a worker's fetcher; missing before its first batch
+OTHER = "a sample depends on the samples before it"
+_RANDOM = "a sample is another one each time it is read"
+_CHANGES = "_paceline_changes"  # attribute of a worker's fetcher: whether reading changes the dataset; None: not known
+_READS = "_paceline_reads"  # attribute of a worker's fetcher: the batches that were read until this was known
 
 
 class WorkerPart(list[Any]):
@@ -64,23 +67,33 @@ def patch(fetcher: Any) -> None:
 
 def _part_of(fetcher: Any, fetch: Callable[[Any], Any], index: WorkerPart) -> Any:
     """Return the rows of a rank. Read the other samples of the batch too if reading changes the dataset."""
-    changes = getattr(fetcher, _CHANGES, None)
-    if changes is False:
+    known = getattr(fetcher, _CHANGES, None)
+    if known is False:
         return fetch(list(index))
-    if changes is True:
-        return rows_of(fetch(index.whole), index.low, index.high)
+    if known is None:
+        return rows_of(_first_batch(fetcher, fetch, index), index.low, index.high)
+    return rows_of(fetch(index.whole), index.low, index.high)
+
+
+def _first_batch(fetcher: Any, fetch: Callable[[Any], Any], index: WorkerPart) -> Any:
+    """Read one of the first batches of a worker whole; note if that changes the dataset."""
     import torch
 
+    reads = getattr(fetcher, _READS, 0) + 1
+    setattr(fetcher, _READS, reads)
     before = state_of(torch, fetcher.dataset)
     found = fetch(index.whole)
-    after = state_of(torch, fetcher.dataset)
-    changed = [name for name in before if before[name] != after.get(name)]
-    if changed:
+    changed = changes(before, state_of(torch, fetcher.dataset), is_first=reads == 1)
+    said = f"reading a sample changes {changed[0]}" if changed else ""
+    if reads == FIRST_BATCHES and not changed:
+        said = {"same": "", "other": OTHER, "random": _RANDOM}[read_again(torch, fetcher.dataset, index.whole)]
+    if said:
         with open(f"{index.note}.{os.getpid()}", "w", encoding="utf-8") as file:
-            file.write(changed[0])
+            file.write(said)
         os.replace(file.name, index.note)
-    setattr(fetcher, _CHANGES, bool(changed))
-    return rows_of(found, index.low, index.high)
+    if said or reads == FIRST_BATCHES:
+        setattr(fetcher, _CHANGES, bool(said))
+    return found
 
 
 def rows_of(batch: Any, low: int, high: int) -> Any:
