@@ -112,9 +112,11 @@ class Engine(EngineBase):
             loader: torch's `DataLoader`, or `paceline.data.Loader`. `save` and `load` include its position.
 
         Raises:
-            UsageError: The loader or its batches cannot be split, or a loaded checkpoint is of another data set.
+            UsageError: The loader or its batches cannot be split, or a loaded checkpoint is of another data set. Later,
+                when batches are read: samples depend on those that were read before.
         """
-        own = loaders.split(loader, self.world, self._planned, dealt=self._dealt)
+        checked = self.recipe.checks.samples and not self.recipe.apart
+        own = loaders.split(loader, self.world, self._planned, dealt=self._dealt, checked=checked)
         self._places.add(own.loader)
         return own
 

@@ -36,7 +36,7 @@ _OPTIONS = (
 )
 
 
-def split(loader: Any, world: World, micro_batches: int, *, dealt: bool = False) -> Any:
+def split(loader: Any, world: World, micro_batches: int, *, dealt: bool = False, checked: bool = False) -> Any:
     """Return a loader of this rank's part of each batch, on its device.
 
     Args:
@@ -44,6 +44,7 @@ def split(loader: Any, world: World, micro_batches: int, *, dealt: bool = False)
         world: The ranks.
         micro_batches: The number of micro-batches into which each rank splits its batch.
         dealt: Whether each rank takes the next free part whenever it requests one; `DataLoader` only.
+        checked: Whether a data set is refused if its samples depend on those that were read before; `DataLoader` only.
 
     Raises:
         UsageError: The loader cannot be split.
@@ -52,7 +53,8 @@ def split(loader: Any, world: World, micro_batches: int, *, dealt: bool = False)
 
     if isinstance(loader, Loader):
         return OnDevice(_part_of_ours(loader, world, micro_batches), world)
-    return OnDevice(_part_of_torchs(loader, world, micro_batches, Dealt if dealt else RankBatchSampler), world)
+    own = _part_of_torchs(loader, world, micro_batches, Dealt if dealt else RankBatchSampler, checked)
+    return OnDevice(own, world)
 
 
 def _part_of_ours(loader: Loader, world: World, micro_batches: int) -> Loader:
@@ -67,7 +69,7 @@ def _part_of_ours(loader: Loader, world: World, micro_batches: int) -> Loader:
     return part_of(loader, world.sample_part, ranks) if world.mesh is not None else loader
 
 
-def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[RankBatchSampler]) -> Any:
+def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[RankBatchSampler], checked: bool) -> Any:
     from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
     if not isinstance(loader, DataLoader):
@@ -93,7 +95,7 @@ def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[Ra
     why = why_not(loader)
     compared = why is not None and kind is RankBatchSampler
     own = _again(loader, kind(order, world, micro_batches))
-    return ResumableLoader(own, order, kind.why or why, world, compared=compared)
+    return ResumableLoader(own, order, kind.why or why, world, compared=compared, checked=checked)
 
 
 def _check_sizes(size: int, samples: int, ranks: int, micro_batches: int) -> None:

@@ -32,10 +32,12 @@ class Checks:
     """What is verified before a run on several ranks; table ``[checks]`` of a recipe."""
 
     first_step: bool = True  # compare the split model with the whole one on the first batch
+    samples: bool = True  # refuse a data set whose samples depend on those that were read before
 
     def __post_init__(self) -> None:
-        if not isinstance(self.first_step, bool):
-            raise UsageError(f"checks.first_step = {self.first_step!r} is not allowed; it takes true or false")
+        for name, value in (("first_step", self.first_step), ("samples", self.samples)):
+            if not isinstance(value, bool):
+                raise UsageError(f"checks.{name} = {value!r} is not allowed; it takes true or false")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,8 @@ from paceline.core.layout import Layout
 
 _BY_AXIS = {
     "tp": "With tp, each rank has only some of the heads or hidden units: write view(batch, length, -1, head), use no "
-    "operation over all units between the split matrices, or use shard instead of tp",
+    "operation over all units and no parameter of all heads between the split matrices (a norm of each head needs the "
+    'style "replicated_with_grad_allreduce" in the tp_plan of the model), or use shard instead of tp',
     "cp": "A model that uses positions must get them from paceline.train.positions(length, device); a model that mixes "
     "positions outside scaled_dot_product_attention, or returns a mean over them, needs shard or tp instead of "
     "cp",

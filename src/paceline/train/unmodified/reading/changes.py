@@ -28,6 +28,7 @@ from paceline.train.unmodified.reading.datasets import variables_of, variables_o
 from paceline.train.unmodified.snapshot import is_own
 from paceline.train.unmodified.state import is_own_file
 
+RANDOM_GENERATOR = "its random generator"  # the name of all generators of a dataset in its state
 FIRST_BATCHES = 2  # that are read whole, and show whether reading changes the dataset
 
 _PLAIN = (bool, int, float, complex, str, bytes)
@@ -57,7 +58,7 @@ def state_of(torch: Any, dataset: Any) -> State:
     """
     found = dict(_values(torch, type(dataset).__name__, dataset, 0, set()))
     found |= {f"the environment variable {name}": ("value", value) for name, value in os.environ.items()}
-    return {**found, "its random generator": ("value", repr(states_of(own_generators(dataset))))}
+    return {**found, RANDOM_GENERATOR: ("value", repr(states_of(own_generators(dataset))))}
 
 
 def changes(before: State, after: State, *, is_first: bool) -> list[str]:

@@ -1,0 +1,84 @@
+"""Is a data set refused whose samples depend on those before, and no other?"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from tests.train.launching import on_ranks
+from tests.train.unmodified import remembers
+from torch.utils.data import DataLoader
+
+from paceline.core.errors import UsageError
+from paceline.core.layout import parse
+from paceline.train.sample_changes import SampleChanges
+
+REMEMBER = [way for way in remembers.WAYS if way is not remembers.in_an_image_cache]
+PROGRAM = """
+import sys
+from argparse import ArgumentParser
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+from paceline.train import Engine
+from paceline.train.recipe import add_arguments
+
+
+class Counts(Dataset):
+    count = 0
+    def __len__(self):
+        return 16
+    def __getitem__(self, place):
+        self.count += 1
+        return torch.full((4,), float(place)), torch.zeros(2)
+
+
+parser = ArgumentParser()
+add_arguments(parser)
+with Engine(parser.parse_args()) as engine:
+    engine.setup(nn.Linear(4, 2), lambda m: torch.optim.SGD(m.parameters(), 0.001), loss=nn.functional.mse_loss)
+    for inputs, target in engine.loader(DataLoader(Counts(), 8)):
+        engine.train_batch(inputs, target)
+        engine.step()
+    if engine.is_first:
+        print("trained")
+"""
+
+
+@pytest.mark.parametrize("checked", ["true", "false"])
+def test_the_check_can_be_left_out(tmp_path, checked):
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "recipe.toml").write_text(f"[checks]\nsamples = {checked}\n")
+    given = ["--layout", "dp=2", "--recipe", tmp_path / "recipe.toml"]
+    done = on_ranks(2, tmp_path / "program.py", *given, timeout_s=90)
+    assert (done.returncode == 0, done.stdout) == ((False, "") if checked == "true" else (True, "trained\n"))
+    assert ("reading a sample changes Counts.count" in done.stderr) == (checked == "true")
+
+
+def read(data, layout="dp=2", workers=0, batches=4) -> int:
+    """Read some batches under the check, and return their number."""
+    loader = DataLoader(data, 8, num_workers=workers)
+    changes = SampleChanges(loader, SimpleNamespace(layout=parse(layout)))
+    iterator = iter(loader)
+    for _ in range(batches):
+        with changes.watched():
+            next(iterator)
+    return batches
+
+
+@pytest.mark.parametrize("way", REMEMBER, ids=lambda way: way.__name__)
+def test_each_kind_of_memory_is_refused_by_name(way, monkeypatch):
+    monkeypatch.setenv("READ_SAMPLES", "0")
+    data = remembers.Remembers(way, **remembers.WAYS[way]())
+    with pytest.raises(UsageError, match="reading a sample changes .* each rank reads only its part of a batch"):
+        read(data)
+
+
+@pytest.mark.parametrize("way", [remembers.in_an_image_cache, remembers.noisy], ids=lambda way: way.__name__)
+def test_a_cache_and_random_numbers_are_no_memory(way):
+    assert read(remembers.Remembers(way, **remembers.WAYS.get(way, dict)())) == 4
+
+
+@pytest.mark.parametrize(("layout", "workers"), [("pp=2", 0), ("dp=2", 2)])
+def test_nothing_is_checked_where_all_samples_are_those_of_one_process(layout, workers):
+    assert read(remembers.Remembers(remembers.last_number, last=None), layout, workers) == 4
