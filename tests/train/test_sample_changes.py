@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import parse
-from paceline.train.sample_changes import SampleChanges
+from paceline.train.loaders import SampleChanges
 
 REMEMBER = [way for way in remembers.WAYS if way is not remembers.in_an_image_cache]
 PROGRAM = """

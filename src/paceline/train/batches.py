@@ -10,14 +10,12 @@ start from rank 0's states and compare a checksum of the indices.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import nullcontext
 from itertools import chain, count
 from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.train.ranks import agreement, random_states
 from paceline.train.ranks.world import World, state_of, text_of
-from paceline.train.sample_changes import SampleChanges
 
 Drawn = tuple[Any, Any]  # the state of torch's generator, and that of the sampler's own generator or None
 
@@ -179,7 +177,7 @@ class ResumableLoader:
     """A `DataLoader` that can resume at its position, counted in global batches."""
 
     def __init__(
-        self, loader: Any, order: Order, why: str | None, world: World, *, compared: bool, checked: bool
+        self, loader: Any, order: Order, why: str | None, world: World, *, compared: bool, watched: Any
     ) -> None:
         """Wrap a `DataLoader`.
 
@@ -189,9 +187,9 @@ class ResumableLoader:
             why: Why the loader cannot resume in the middle of an epoch; None if it can.
             world: The ranks.
             compared: Whether ranks compare their sample indices, because the sampler can draw from any generator.
-            checked: Whether a data set is refused if its samples depend on those that were read before.
+            watched: Returns a context in which a batch is read.
         """
-        self._changes = SampleChanges(loader, world) if checked else None
+        self._watched = watched
         self._world = world
         self._compared = compared and world.mesh is not None
         self._loader = loader
@@ -211,7 +209,7 @@ class ResumableLoader:
         if self._taken:  # creating an iterator draws a number, and the resumed epoch has drawn it before
             torch.set_rng_state(own)
         while True:
-            with self._world.drawing("loading"), self._changes.watched() if self._changes else nullcontext():
+            with self._world.drawing("loading"), self._watched():
                 batch = next(iterator, self)
             if self._compared:
                 self._check_indices()

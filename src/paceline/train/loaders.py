@@ -10,6 +10,7 @@ loaders.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import UsageError
@@ -17,6 +18,7 @@ from paceline.train.batches import Dealt, Order, RankBatchSampler, ResumableLoad
 from paceline.train.parallel import cp
 from paceline.train.ranks import agreement
 from paceline.train.ranks.world import World
+from paceline.train.unmodified.reading.changes import FIRST_BATCHES, RANDOM_GENERATOR, changes, state_of
 
 if TYPE_CHECKING:
     from paceline.data import Loader
@@ -95,7 +97,8 @@ def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[Ra
     why = why_not(loader)
     compared = why is not None and kind is RankBatchSampler
     own = _again(loader, kind(order, world, micro_batches))
-    return ResumableLoader(own, order, kind.why or why, world, compared=compared, checked=checked)
+    watched = SampleChanges(own, world).watched if checked else nullcontext
+    return ResumableLoader(own, order, kind.why or why, world, compared=compared, watched=watched)
 
 
 def _check_sizes(size: int, samples: int, ranks: int, micro_batches: int) -> None:
@@ -153,6 +156,47 @@ class OnDevice:
                 f"layout {self._world.layout}: ranks that need the same samples got different ones. The data set uses "
                 "its own random generator (use the same seed on all ranks), only some ranks of the program drew random "
                 "numbers, or files differ between ranks"
+            )
+
+
+class SampleChanges:
+    """Refuses a data set whose samples depend on the samples before, such as one that counts what was read.
+
+    On several ranks with other samples, each rank reads only its part of a batch, and would get other samples than one
+    process. Checked are the first two batches of a loader without workers. Random numbers do not count: each part of
+    the samples has its own stream. With workers, each worker has its own copy of the data set, on one process too.
+
+    Args:
+        loader: A `DataLoader`.
+        world: The ranks.
+    """
+
+    def __init__(self, loader: Any, world: World) -> None:
+        self._dataset, self._layout = loader.dataset, world.layout
+        self._left = 0 if loader.num_workers or world.layout.samples == 1 else FIRST_BATCHES
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Return a context in which the next batch is read.
+
+        Raises:
+            UsageError: Reading the batch changed the data set.
+        """
+        if not self._left:
+            yield
+            return
+        import torch
+
+        before = state_of(torch, self._dataset)
+        yield
+        found = changes(before, state_of(torch, self._dataset), is_first=self._left == FIRST_BATCHES)
+        self._left -= 1
+        name = next((name for name in found if name != RANDOM_GENERATOR), None)
+        if name is not None:
+            raise UsageError(
+                f"reading a sample changes {name}; with {self._layout}, each rank reads only its part of a batch, so "
+                "samples that depend on it would not be those of one process; make samples independent of each other, "
+                "or, if they are, set checks.samples = false"
             )
 
 
