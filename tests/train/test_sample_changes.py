@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import parse
+from paceline.train.batches import RankBatchSampler
 from paceline.train.loaders import SampleChanges
 
 REMEMBER = [way for way in remembers.WAYS if way is not remembers.in_an_image_cache]
@@ -30,7 +31,7 @@ class Counts(Dataset):
         return 16
     def __getitem__(self, place):
         self.count += 1
-        return torch.full((4,), float(place)), torch.zeros(2)
+        return torch.full((4,), float(place + self.count)), torch.zeros(2)
 
 
 parser = ArgumentParser()
@@ -57,8 +58,10 @@ def test_the_check_can_be_left_out(tmp_path, checked):
 
 def read(data, layout="dp=2", workers=0, batches=4) -> int:
     """Read some batches under the check, and return their number."""
-    loader = DataLoader(data, 8, num_workers=workers)
-    changes = SampleChanges(loader, SimpleNamespace(layout=parse(layout)))
+    order = [list(range(place, place + 8)) for place in range(0, 48, 8)]
+    world = SimpleNamespace(layout=parse(layout), sample_part=0)
+    loader = DataLoader(data, batch_sampler=RankBatchSampler(enumerate(order), world, 1), num_workers=workers)
+    changes = SampleChanges(loader, world)
     iterator = iter(loader)
     for _ in range(batches):
         with changes.watched():
@@ -70,13 +73,22 @@ def read(data, layout="dp=2", workers=0, batches=4) -> int:
 def test_each_kind_of_memory_is_refused_by_name(way, monkeypatch):
     monkeypatch.setenv("READ_SAMPLES", "0")
     data = remembers.Remembers(way, **remembers.WAYS[way]())
-    with pytest.raises(UsageError, match="reading a sample changes .* each rank reads only its part of a batch"):
+    with pytest.raises(UsageError, match="reading a sample changes .*, and another sample comes of it; with dp=2"):
         read(data)
 
 
 @pytest.mark.parametrize("way", [remembers.in_an_image_cache, remembers.noisy], ids=lambda way: way.__name__)
 def test_a_cache_and_random_numbers_are_no_memory(way):
     assert read(remembers.Remembers(way, **remembers.WAYS.get(way, dict)())) == 4
+
+
+def noted(data, row, place):
+    data.place, data.row = place, row * 2
+    return data.row
+
+
+def test_attributes_that_are_set_anew_for_each_sample_are_no_memory():
+    assert read(remembers.Remembers(noted, place=0)) == 4
 
 
 @pytest.mark.parametrize(("layout", "workers"), [("pp=2", 0), ("dp=2", 2)])

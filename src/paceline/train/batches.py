@@ -127,13 +127,15 @@ class RankBatchSampler:
         self._order = order
         self._world = world
         self._micro_batches = micro_batches
+        self.last: list[int] = []  # the indices of the last batch that was drawn
 
     def __len__(self) -> int:
         return len(self._order)
 
     def __iter__(self) -> Iterator[list[int]]:
         for _, batch in self._order:
-            yield self._part_of(batch, self._world.sample_part)
+            self.last = self._part_of(batch, self._world.sample_part)
+            yield self.last
 
     def _part_of(self, batch: list[int], part: int) -> list[int]:
         """Return the sample indices of one rank's part of a batch: an equal share of each micro-batch.

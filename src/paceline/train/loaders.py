@@ -18,7 +18,7 @@ from paceline.train.batches import Dealt, Order, RankBatchSampler, ResumableLoad
 from paceline.train.parallel import cp
 from paceline.train.ranks import agreement
 from paceline.train.ranks.world import World
-from paceline.train.unmodified.reading.changes import FIRST_BATCHES, RANDOM_GENERATOR, changes, state_of
+from paceline.train.unmodified.reading.changes import FIRST_BATCHES, RANDOM_GENERATOR, changes, read_again, state_of
 
 if TYPE_CHECKING:
     from paceline.data import Loader
@@ -163,16 +163,17 @@ class SampleChanges:
     """Refuses a data set whose samples depend on the samples before, such as one that counts what was read.
 
     On several ranks with other samples, each rank reads only its part of a batch, and would get other samples than one
-    process. Checked are the first two batches of a loader without workers. Random numbers do not count: each part of
-    the samples has its own stream. With workers, each worker has its own copy of the data set, on one process too.
+    process. If reading one of the first two batches of a loader without workers changes the data set, a sample is read
+    again after others: it must be the same. Random numbers do not count: each part of the samples has its own stream.
+    With workers, each worker has its own copy of the data set, on one process too.
 
     Args:
-        loader: A `DataLoader`.
+        loader: A `DataLoader` with a `RankBatchSampler`.
         world: The ranks.
     """
 
     def __init__(self, loader: Any, world: World) -> None:
-        self._dataset, self._layout = loader.dataset, world.layout
+        self._dataset, self._layout, self._sampler = loader.dataset, world.layout, loader.batch_sampler
         self._left = 0 if loader.num_workers or world.layout.samples == 1 else FIRST_BATCHES
 
     @contextmanager
@@ -180,7 +181,7 @@ class SampleChanges:
         """Return a context in which the next batch is read.
 
         Raises:
-            UsageError: Reading the batch changed the data set.
+            UsageError: Reading the batch changed the data set, and a sample was another one afterwards.
         """
         if not self._left:
             yield
@@ -192,11 +193,14 @@ class SampleChanges:
         found = changes(before, state_of(torch, self._dataset), is_first=self._left == FIRST_BATCHES)
         self._left -= 1
         name = next((name for name in found if name != RANDOM_GENERATOR), None)
-        if name is not None:
+        if name is None:
+            return
+        self._left = 0
+        if read_again(torch, self._dataset, self._sampler.last) != "same":
             raise UsageError(
-                f"reading a sample changes {name}; with {self._layout}, each rank reads only its part of a batch, so "
-                "samples that depend on it would not be those of one process; make samples independent of each other, "
-                "or, if they are, set checks.samples = false"
+                f"reading a sample changes {name}, and another sample comes of it; with {self._layout}, each rank "
+                "reads only its part of a batch, so samples would not be those of one process; make samples "
+                "independent of each other, or set checks.samples = false to train all the same"
             )
 
 

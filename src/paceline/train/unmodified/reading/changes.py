@@ -37,6 +37,7 @@ _MOST_ITEMS = 64  # of a list or a dict whose entries are searched; longer ones 
 _MOST_BYTES = 1 << 20  # of a tensor or an array; larger ones hold samples
 _MOST_DEPTH = 6
 _OTHERS, _SPREAD = 2, 6  # samples of the batch, and of the whole dataset, that are read before one is read again
+_FEW = 2  # of them are read before the sample is read once more
 _OF_FUNCTIONS = ("__defaults__", "__kwdefaults__")  # where a function can keep a state, besides its attributes
 
 # What a state holds of a value: its kind, and what is compared. The entries of a list or a dict are compared by
@@ -173,7 +174,7 @@ def _position(file: io.IOBase) -> int | None:
 
 
 def read_again(torch: Any, dataset: Any, index: Sequence[Any]) -> Literal["same", "other", "random"]:
-    """Read the first sample of a batch again after others; random numbers of torch, NumPy and Python are replayed.
+    """Read the first sample of a batch twice more, after others; the global random numbers are replayed.
 
     Args:
         torch: The torch module.
@@ -195,10 +196,13 @@ def read_again(torch: Any, dataset: Any, index: Sequence[Any]) -> Literal["same"
 
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            expected = read(index[0])
-            for number in _others(dataset, index):
-                read(number)
-            if read(index[0]) == expected:
+            expected, others = read(index[0]), _others(dataset, index)
+            for few in (others, others[:_FEW]):  # after few samples, a state may be the same by chance
+                for number in few:
+                    read(number)
+                if read(index[0]) != expected:
+                    break
+            else:
                 return "same"
             return "other" if read(index[0]) == read(index[0]) else "random"
     finally:
