@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from tests.inprocess.recorder.played_cuda import watch
@@ -62,6 +63,32 @@ def test_neither_forks_nor_the_exit_hang(tmp_path, when):
     )
 
 
+SLOW = """
+import time, torch
+from paceline.inprocess.recorder import recorder
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(30):
+    model(torch.randn(32, 4)).square().mean().backward()
+    optimizer.step()
+    time.sleep(0.01)
+turn, square = recorder.Scribe.turn, torch.ones(200, 200)
+
+
+def slow_turn(self):
+    turn(self)
+    begun = time.monotonic()
+    while time.monotonic() - begun < 3:
+        square @ square
+
+
+recorder.Scribe.turn = slow_turn
+time.sleep(0.2)
+print("done")
+"""
+
+
 class Cpu:
     """A device without timing."""
 
@@ -99,6 +126,24 @@ def test_what_does_not_return_is_left_behind():
     assert not run_bounded(hanging.wait, timeout_s=0.05)
     hanging.set()
     assert run_bounded(lambda: None)
+
+
+def test_a_thread_that_works_longer_than_the_timeout_does_not_hang():
+    worked = []
+
+    def work() -> None:
+        begun = time.perf_counter()
+        while time.perf_counter() - begun < 0.5:
+            pass
+        worked.append(True)
+
+    assert run_bounded(work, timeout_s=0.1) and worked == [True]
+
+
+def test_a_program_ends_as_alone_when_the_recorder_is_slow_in_code_of_torch(tmp_path):
+    """Python would abort the process if it ended while a thread is in C++ code."""
+    done = watch(tmp_path, SLOW)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
 def test_what_is_raised_comes_back():
