@@ -166,7 +166,7 @@ def _unused(model: Any) -> UsageError:
     return UsageError(
         f"{', '.join(unused[:3])}{f' and {len(unused) - 3} more' if unused[3:] else ''} did not contribute "
         f"to the loss, so gradients were not averaged; set ddp.find_unused_parameters = true, freeze them "
-        "(requires_grad_(False)), or use shard instead of dp"
+        "(requires_grad_(False)), or use the layout shard"
     )
 
 
