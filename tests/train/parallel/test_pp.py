@@ -123,6 +123,16 @@ class Swap(nn.Module):
         return rows.transpose(1, 2)
 
 
+class Pair(nn.Module):
+    def __init__(self, last):
+        super().__init__()
+        self.linear, self.last = nn.Linear(4, 4), last
+
+    def forward(self, given):
+        rows = self.linear(given if torch.is_tensor(given) else given[0] * given[1])
+        return rows if self.last else (rows, rows > 0)
+
+
 class Scaled(nn.Module):
     def __init__(self):
         super().__init__()
@@ -133,12 +143,14 @@ class Scaled(nn.Module):
 
 
 parser = ArgumentParser()
-parser.add_argument("last", choices=["swap", "scale"])
+parser.add_argument("last", choices=["swap", "scale", "pair"])
 add_arguments(parser)
 arguments = parser.parse_args()
 torch.set_num_threads(1)
 torch.manual_seed(0)
 layers = [layer for _ in range(4) for layer in (nn.Linear(4, 4), Swap() if arguments.last == "swap" else Scaled())]
+if arguments.last == "pair":
+    layers = [Pair(number == 3) for number in range(4)]
 model, inputs = nn.Sequential(*layers), torch.randn(8, 4, 4)
 expected = torch.nn.functional.mse_loss(model(inputs), inputs.flip(1)).item()
 with Engine(arguments) as engine:
@@ -170,3 +182,10 @@ def test_a_parameter_without_dimensions_is_refused_where_fsdp2_replicates(tmp_pa
     assert "scale is a parameter without dimensions" in done.stderr
     done = on_ranks(2, tmp_path / "program.py", "scale", "--layout", "pp=2", "--accumulate", "2", timeout_s=90)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_layers_that_pass_several_tensors_are_refused_by_name(tmp_path):
+    (tmp_path / "program.py").write_text(SWAPPED)
+    done = on_ranks(2, tmp_path / "program.py", "pair", "--layout", "pp=2", "--accumulate", "2", timeout_s=90)
+    assert done.returncode
+    assert "layer 1 returns a tuple, and a stage passes one tensor to the next" in done.stderr

@@ -105,6 +105,8 @@ def stages_of(
     for number in range(rank, count, ranks):
         stages[number].register_forward_pre_hook(_send_gradients_in_order)
         stages[number].register_forward_hook(_send_outputs_in_order)
+        if number < count - 1 and not decoder:
+            stages[number].register_forward_hook(_check_output, prepend=True)
     return [(number, stages[number]) for number in range(rank, count, ranks)]
 
 
@@ -118,6 +120,22 @@ def _parts(model: Any, cuts: Sequence[range], *, decoder: bool) -> list[Any]:
         ]
     layers = list(model.named_children())
     return [nn.Sequential(OrderedDict(layers[i] for i in part)) for part in cuts]
+
+
+def _check_output(stage: Any, given: Any, output: Any) -> None:
+    """Check that a stage passes one tensor to the next, as a layer of an nn.Sequential takes one input.
+
+    Raises:
+        UsageError: The stage returns something else.
+    """
+    import torch
+
+    if not isinstance(output, torch.Tensor):
+        last = list(dict(stage.named_children()))[-1]
+        raise UsageError(
+            f"pp: layer {last} returns a {type(output).__name__}, and a stage passes one tensor to the next; put what "
+            "the layers need into one tensor, or use shard or tp instead of pp"
+        )
 
 
 def _send_outputs_in_order(stage: Any, given: Any, output: Any) -> Any:
