@@ -54,6 +54,15 @@ def test_a_program_that_failed_is_not_tuned():
     assert str(after_run(failed, LAUNCH).command).startswith("paceline run")
 
 
+@pytest.mark.parametrize("given", [["--layout", "dp=2"], ["--layout=dp=2"]])
+def test_a_run_on_several_ranks_is_repeated_with_its_layout(given):
+    """An option --layout of the program is not Paceline's."""
+    program = ["train.py", "--layout", "wide"]
+    launch = replace(LAUNCH, command=[sys.executable, *program], argv=["paceline", "run", *given, *program])
+    failed = replace(diagnosis(remedy("loader.workers", "exact")), exit_code=1)
+    assert after_run(failed, launch).command == "paceline run --layout dp=2 train.py --layout wide"
+
+
 def test_any_command_line_is_tuned_as_it_was_typed():
     launch = replace(LAUNCH, command=["torchrun", "--nproc-per-node", "2", "train.py"])
     step = after_run(diagnosis(remedy("loader.workers", "exact")), launch)

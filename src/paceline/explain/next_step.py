@@ -71,17 +71,22 @@ def after_run(
 
 
 def _report(diagnosis: Diagnosis, launch: Launch | None) -> str:
-    return f"paceline report {_folder(launch)}{diagnosis.run_id}"
+    return f"paceline report {_option('--dir', launch)}{diagnosis.run_id}"
 
 
-def _folder(launch: Launch | None) -> str:
-    """Return the option `--dir` of the command that started the run, with a space after it; empty without `--dir`."""
+def _option(name: str, launch: Launch | None) -> str:
+    """Return an option of the command that started the run, with a space after it; empty if it was not given.
+
+    Args:
+        name: The option, such as ``--dir``. An option of the program with the same name does not count.
+        launch: The command.
+    """
     own = [] if launch is None else list(launch.argv)[: max(0, len(launch.argv) - len(launch.command) + 1)]
     for place, word in enumerate(own):
-        if word.startswith("--dir="):
-            return f"--dir {shlex.quote(word.removeprefix('--dir='))} "
-        if word == "--dir" and place + 1 < len(own):
-            return f"--dir {shlex.quote(own[place + 1])} "
+        if word.startswith(f"{name}="):
+            return f"{name} {shlex.quote(word.removeprefix(f'{name}='))} "
+        if word == name and place + 1 < len(own):
+            return f"{name} {shlex.quote(own[place + 1])} "
     return ""
 
 
@@ -99,7 +104,7 @@ def _with_recipe(diagnosis: Diagnosis, launch: Launch, before: str | None, in_fo
         )
     if before is None:
         return _patch(launch)
-    command = f"paceline compare {_folder(launch)}{before} {diagnosis.run_id}"
+    command = f"paceline compare {_option('--dir', launch)}{before} {diagnosis.run_id}"
     return NextStep(text="compare with the previous run", command=command)
 
 
@@ -156,7 +161,7 @@ def _corrected(diagnosis: Diagnosis, launch: Launch) -> NextStep | None:
     """Return the step after a run that ended with an error of the program, or None after other runs."""
     if (diagnosis.exit_code or 0) not in range(1, 128):
         return None
-    command = f"paceline run {as_typed(launch.command)}"
+    command = _run(launch)
     if diagnosis.exit_code in (1, 2) or ":" in diagnosis.ended:  # an exception, or a usage error
         return NextStep(text="correct the error, then run the program again", command=command)
     why = f"the program's output says why it ended with exit code {diagnosis.exit_code}; then run it again"
@@ -165,11 +170,10 @@ def _corrected(diagnosis: Diagnosis, launch: Launch) -> NextStep | None:
 
 def _repeated(diagnosis: Diagnosis, launch: Launch) -> NextStep | None:
     """Return the step after a run without a verdict, or None if there is nothing to do."""
-    program = as_typed(launch.command)
     if diagnosis.ended == RUNNING:
         return NextStep(text="look again later", command=_report(diagnosis, launch))
     if diagnosis.verdict == TOO_SHORT:
-        return NextStep(text="let the program make more steps", command=f"paceline run {program}")
+        return NextStep(text="let the program make more steps", command=_run(launch))
     if diagnosis.verdict == NO_STEPS:
         return NextStep(text="run a program that trains with torch; this one made no training step", command=None)
     return None
@@ -212,6 +216,12 @@ def _patch(launch: Launch) -> NextStep:
 def is_unproven(recipe: str) -> bool:
     """Return whether a file has the name that ``tune`` gives to recipes without a proven gain."""
     return PurePath(recipe).stem.startswith(UNPROVEN)
+
+
+def _run(launch: Launch) -> str:
+    """Return the command that runs a program again, with its layout and recipe."""
+    recipe = "" if launch.recipe is None else f"--recipe {shlex.quote(launch.recipe)} "
+    return f"paceline run {_option('--layout', launch)}{recipe}{as_typed(launch.command)}"
 
 
 def as_typed(command: Sequence[str]) -> str:

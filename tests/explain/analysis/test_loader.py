@@ -130,6 +130,13 @@ def test_workers_that_wrote_nothing(tmp_path):
 def test_in_the_training_process(tmp_path):
     hot = [
         {"slot": "data_wait", "side": "", "function": "decode (data.py:3)", "count": 30, "leaf": None},
+        {
+            "slot": "data_wait",
+            "side": "",
+            "function": "loop (train.py:5)",
+            "count": 50,
+            "leaf": "wait (threading.py:327)",
+        },
         {"slot": "gap", "side": "host", "function": "log (train.py:9)", "count": 90, "leaf": None},
     ]
     serial = loader(num_workers=0, meter=meter(60, 0.010, 0.006))
@@ -139,6 +146,12 @@ def test_in_the_training_process(tmp_path):
     assert (found.on_cpu, found.runnable, found.blocked) == pytest.approx((0.6, 0.3, 0.1))
     assert [h.function for h in found.hot] == ["decode (data.py:3)"]
     assert found.loader == "DataLoader over Photos (batch_size 8, no workers)"
+
+
+def test_few_samples_name_no_function_of_a_loader_in_the_training_process(tmp_path):
+    hot = [{"slot": "data_wait", "side": "", "function": "decode (data.py:3)", "count": 3, "leaf": None}]
+    serial = loader(num_workers=0, meter=meter(60, 0.010, 0.006))
+    assert broken_down(RunFolder(tmp_path).rank(plain(60), summary={"loaders": [serial], "hot": hot})).hot == []
 
 
 def test_in_the_training_process_of_an_evaluation_that_looks_the_same(tmp_path):

@@ -24,6 +24,7 @@ _IDENTITY = ("class", "dataset", "num_workers", "batch_size")
 _READER_INPUT = {"gap": ("input",), "other": ("input",)}
 _WAITING_FILES = ("threading.py:", "queue.py:", "queues.py:", "connection.py:", "selectors.py:", "synchronize.py:")
 _FEW_SAMPLES = 8  # with fewer samples than this, nothing is concluded
+_FEWEST_OF_HOT = 4  # with fewer samples than this, no function is named
 
 
 def training_loaders(rank: Rank) -> list[int]:
@@ -193,7 +194,8 @@ def _in_process(rank: Rank, numbers: Sequence[int], settings: JsonObject) -> Loa
         return None
     on_cpu = min(produce, sum(m["cpu_s"] for m in meters))
     runnable = min(produce - on_cpu, _runnable_s(meters, on_cpu * runnable_ratio(rank)))
-    hot = [e for e in rank.summary.get("hot", ()) if e["slot"] == "data_wait"]
+    # With loader threads, the training thread waits: the function in which it waits does not make batches.
+    hot = [e for e in rank.summary.get("hot", ()) if e["slot"] == "data_wait" and not _waits(e)]
     return LoaderBreakdown(
         workers=0,
         threads=int(settings.get("threads") or 0),
@@ -214,7 +216,7 @@ def _in_process(rank: Rank, numbers: Sequence[int], settings: JsonObject) -> Loa
         draws_random=any(m.get("draws_random") for m in meters),
         own_generator=any(m.get("own_generator") for m in meters),
         read_bytes_per_s=None,
-        hot=_hot(hot),
+        hot=_hot(hot) if sum(e["count"] for e in hot) >= _FEWEST_OF_HOT else [],
         settings=settings,
     )
 
@@ -298,6 +300,11 @@ def readers(rank: Rank) -> list[HotFunction]:
 def made_behind(rank: Rank) -> bool:
     """Return whether the training thread waits for another thread or process of the program to prepare the input."""
     entries = [e for e in rank.summary.get("hot", ()) if e["side"] in _READER_INPUT.get(e["slot"], ())]
-    waiting: int = sum(e["count"] for e in entries if any(f"({name}" in (e["leaf"] or "") for name in _WAITING_FILES))
+    waiting: int = sum(e["count"] for e in entries if _waits(e))
     total: int = sum(e["count"] for e in entries)
     return total >= _FEW_SAMPLES and waiting > total / 2
+
+
+def _waits(entry: JsonObject) -> bool:
+    """Return whether the stack samples of an entry were taken in a function that waits for a thread or process."""
+    return any(f"({name}" in (entry.get("leaf") or "") for name in _WAITING_FILES)

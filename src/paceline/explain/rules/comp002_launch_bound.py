@@ -68,7 +68,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
     mean = window.operator_s / max(1.0, sum(o.count for o in window.operators))
     text = (
         f"a step runs {window.operators_per_step:,.0f} operators, which take {units.seconds(mean)} on "
-        f"average ({window.steps} steps profiled)"
+        f"average ({units.count(window.steps, 'step')} profiled)"
     )
     gain = at_most(share)
     return Finding(

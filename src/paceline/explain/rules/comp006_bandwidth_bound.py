@@ -61,7 +61,7 @@ def check(analysis: RunAnalysis) -> Finding | None:
         evidence=[
             Evidence(
                 text=f"{units.percent(part)} of operator time is spent in element-wise operations and reductions, "
-                f"mostly in {top} ({window.steps} steps profiled)",
+                f"mostly in {top} ({units.count(window.steps, 'step')} profiled)",
                 value=part,
                 unit="share of operator time",
             ),
