@@ -101,8 +101,18 @@ def test_a_missing_argument_is_the_programs_own(script, tmp_path):
 def test_an_option_of_ours_behind_the_program_is_pointed_out(script, tmp_path):
     program = script("import argparse; argparse.ArgumentParser().parse_args()")
     result = watched([program, "--json", "out.json"], tmp_path)
-    assert "--json stands after the program, so it was given to the program" in result.ours[-1]
-    assert "`paceline run --json … " in result.ours[-1]
+    assert "--json stands after the program, so it was passed to the program" in result.ours[-1]
+    assert f"`paceline run --json … {program}`" in result.ours[-1]
+
+
+def test_such_an_option_is_shown_before_a_module_and_a_command(tmp_path):
+    (tmp_path / "failing.py").write_text("raise SystemExit(1)")
+    for given, shown in (
+        (["-m", "failing"], "-m failing"),
+        (["--", sys.executable, "failing.py"], f"-- {sys.executable} …"),
+    ):
+        result = watched([*given, "--json", "out.json"], tmp_path)
+        assert f"`paceline run --json … {shown}`" in result.ours[-1]
 
 
 def test_the_warning_of_torch_about_many_workers_is_announced(script, tmp_path):

@@ -19,7 +19,7 @@ import click
 
 from paceline.cli.base.files import check_writable
 from paceline.cli.base.price import price_of
-from paceline.cli.base.program import Program, check_command, command_line, misplaced_option, stem_of
+from paceline.cli.base.program import Program, check_command, command_line, misplaced_option, start_of, stem_of
 from paceline.cli.base.runs import LAST
 from paceline.core.errors import EnvironmentFault, PacelineError, UsageError
 from paceline.core.layout import Layout, parse
@@ -151,8 +151,8 @@ def _tell_no_training(request: Request, ending: Ending) -> int:
         _warn(f"the program ended with {how}{when}; there is no verdict, and the record of the run was not kept")
         if (flag := misplaced_option(request.program)) is not None:
             _warn(
-                f"{flag} stands after the program, so it was given to the program; to give it to Paceline, put it "
-                f"before the program, as in `paceline run {flag} … {stem_of(request.program)}.py`"
+                f"{flag} stands after the program, so it was passed to the program; to pass it to Paceline, put it "
+                f"before the program, as in `paceline run {flag} … {start_of(request.program)}`"
             )
     return ending.exit_code
 

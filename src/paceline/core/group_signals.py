@@ -1,10 +1,10 @@
-"""Tells whether a signal was sent to the whole process group, so that the children have received it already.
+"""Detects signals that were sent to the whole process group, and that child processes have therefore received too.
 
 ``kill %1`` in a shell sends a signal to all processes of a group, and some batch systems to all processes of a job. If
 a launcher forwards such a signal, its child receives the signal twice, and many programs abort at the second one.
 
-The kernel does not tell a process who else received a signal. A helper process in the same group shows it: the helper
-blocks these signals, so a signal to the group stays pending there, where ``/proc/PID/status`` lists it.
+The kernel does not report which other processes received a signal. Therefore a helper process in the same group blocks
+these signals. A signal to the group stays pending in the helper, and ``/proc/PID/status`` lists pending signals.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class GroupMember:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._received = 0  # bit mask of signals that earlier helpers had received besides the one in question
+        self._received = 0  # bit mask of signals that `child_received` has still to return
         self._start()
 
     def _start(self) -> None:
@@ -36,7 +36,7 @@ class GroupMember:
             )
 
     def child_received(self, number: int, child: int) -> bool:
-        """Return whether a child has received a signal itself, because it was sent to the group of this process.
+        """Return whether a signal was sent to the whole process group, so that a child has received it too.
 
         Args:
             number: The signal, which this process has just received.
@@ -49,7 +49,7 @@ class GroupMember:
         return in_group and self._take(number)
 
     def _take(self, number: int) -> bool:
-        """Return whether a signal is pending in the helper; if so, replace the helper, which cannot forget signals."""
+        """Return whether the helper has received a signal. Replace a helper that has received any signal."""
         bit = 1 << (number - 1)
         if self._process is not None and not self._received & bit:
             time.sleep(_DELIVERY_S)

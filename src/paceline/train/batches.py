@@ -127,15 +127,15 @@ class RankBatchSampler:
         self._order = order
         self._world = world
         self._micro_batches = micro_batches
-        self.last: list[int] = []  # the indices of the last batch that was drawn
+        self.last_indices: list[int] = []  # of the batch that was drawn last
 
     def __len__(self) -> int:
         return len(self._order)
 
     def __iter__(self) -> Iterator[list[int]]:
         for _, batch in self._order:
-            self.last = self._part_of(batch, self._world.sample_part)
-            yield self.last
+            self.last_indices = self._part_of(batch, self._world.sample_part)
+            yield self.last_indices
 
     def _part_of(self, batch: list[int], part: int) -> list[int]:
         """Return the sample indices of one rank's part of a batch: an equal share of each micro-batch.
@@ -179,7 +179,7 @@ class ResumableLoader:
     """A `DataLoader` that can resume at its position, counted in global batches."""
 
     def __init__(
-        self, loader: Any, order: Order, why: str | None, world: World, *, compared: bool, watched: Any
+        self, loader: Any, order: Order, why: str | None, world: World, *, compared: bool, reading: Any
     ) -> None:
         """Wrap a `DataLoader`.
 
@@ -189,9 +189,9 @@ class ResumableLoader:
             why: Why the loader cannot resume in the middle of an epoch; None if it can.
             world: The ranks.
             compared: Whether ranks compare their sample indices, because the sampler can draw from any generator.
-            watched: Returns a context in which a batch is read.
+            reading: Called before each batch; returns a context manager in which the batch is read.
         """
-        self._watched = watched
+        self._reading = reading
         self._world = world
         self._compared = compared and world.mesh is not None
         self._loader = loader
@@ -211,7 +211,7 @@ class ResumableLoader:
         if self._taken:  # creating an iterator draws a number, and the resumed epoch has drawn it before
             torch.set_rng_state(own)
         while True:
-            with self._world.drawing("loading"), self._watched():
+            with self._world.drawing("loading"), self._reading():
                 batch = next(iterator, self)
             if self._compared:
                 self._check_indices()

@@ -112,8 +112,8 @@ class Engine(EngineBase):
             loader: torch's `DataLoader`, or `paceline.data.Loader`. `save` and `load` include its position.
 
         Raises:
-            UsageError: The loader or its batches cannot be split, or a loaded checkpoint is of another data set. Later,
-                when batches are read: samples depend on those that were read before.
+            UsageError: The loader or its batches cannot be split, or a loaded checkpoint is of another data set.
+                While batches are read: a sample depends on previously read samples.
         """
         checked = self.recipe.checks.samples and not self.recipe.apart
         own = loaders.split(loader, self.world, self._planned, dealt=self._dealt, checked=checked)

@@ -18,7 +18,13 @@ from paceline.train.batches import Dealt, Order, RankBatchSampler, ResumableLoad
 from paceline.train.parallel import cp
 from paceline.train.ranks import agreement
 from paceline.train.ranks.world import World
-from paceline.train.unmodified.reading.changes import FIRST_BATCHES, RANDOM_GENERATOR, changes, read_again, state_of
+from paceline.train.unmodified.reading.read_side_effects import (
+    CHECKED_BATCHES,
+    RANDOM_GENERATOR,
+    changed_names,
+    reachable_state,
+    reread,
+)
 
 if TYPE_CHECKING:
     from paceline.data import Loader
@@ -46,7 +52,7 @@ def split(loader: Any, world: World, micro_batches: int, *, dealt: bool = False,
         world: The ranks.
         micro_batches: The number of micro-batches into which each rank splits its batch.
         dealt: Whether each rank takes the next free part whenever it requests one; `DataLoader` only.
-        checked: Whether a data set is refused if its samples depend on those that were read before; `DataLoader` only.
+        checked: Whether a dataset is refused if a sample depends on previously read samples; `DataLoader` only.
 
     Raises:
         UsageError: The loader cannot be split.
@@ -97,8 +103,8 @@ def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[Ra
     why = why_not(loader)
     compared = why is not None and kind is RankBatchSampler
     own = _again(loader, kind(order, world, micro_batches))
-    watched = SampleChanges(own, world).watched if checked else nullcontext
-    return ResumableLoader(own, order, kind.why or why, world, compared=compared, watched=watched)
+    reading = SideEffectCheck(own, world).checked_read if checked else nullcontext
+    return ResumableLoader(own, order, kind.why or why, world, compared=compared, reading=reading)
 
 
 def _check_sizes(size: int, samples: int, ranks: int, micro_batches: int) -> None:
@@ -159,13 +165,13 @@ class OnDevice:
             )
 
 
-class SampleChanges:
-    """Refuses a data set whose samples depend on the samples before, such as one that counts what was read.
+class SideEffectCheck:
+    """Refuses a dataset in which a sample depends on the samples that were read before, such as a counter of samples.
 
-    On several ranks with other samples, each rank reads only its part of a batch, and would get other samples than one
-    process. If reading one of the first two batches of a loader without workers changes the data set, a sample is read
-    again after others: it must be the same. Random numbers do not count: each part of the samples has its own stream.
-    With workers, each worker has its own copy of the data set, on one process too.
+    With several sample parts, each rank reads only its part of a batch, so it would get other samples than one process.
+    The first two batches of a loader without workers are checked. If reading them changes the dataset, one sample is
+    read again after other samples, and must be equal. Random generators may change, because each sample part has its
+    own random stream. With workers nothing is checked, because each worker has its own copy of the dataset.
 
     Args:
         loader: A `DataLoader` with a `RankBatchSampler`.
@@ -174,33 +180,33 @@ class SampleChanges:
 
     def __init__(self, loader: Any, world: World) -> None:
         self._dataset, self._layout, self._sampler = loader.dataset, world.layout, loader.batch_sampler
-        self._left = 0 if loader.num_workers or world.layout.samples == 1 else FIRST_BATCHES
+        self._left = 0 if loader.num_workers or world.layout.samples == 1 else CHECKED_BATCHES
 
     @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Return a context in which the next batch is read.
+    def checked_read(self) -> Iterator[None]:
+        """Check the batch that is read inside the context.
 
         Raises:
-            UsageError: Reading the batch changed the data set, and a sample was another one afterwards.
+            UsageError: Reading the batch changed the dataset, and reading a sample again gave another result.
         """
         if not self._left:
             yield
             return
         import torch
 
-        before = state_of(torch, self._dataset)
+        before = reachable_state(torch, self._dataset)
         yield
-        found = changes(before, state_of(torch, self._dataset), is_first=self._left == FIRST_BATCHES)
+        found = changed_names(before, reachable_state(torch, self._dataset), is_first=self._left == CHECKED_BATCHES)
         self._left -= 1
         name = next((name for name in found if name != RANDOM_GENERATOR), None)
         if name is None:
             return
         self._left = 0
-        if read_again(torch, self._dataset, self._sampler.last) != "same":
+        if reread(torch, self._dataset, self._sampler.last_indices) != "equal":
             raise UsageError(
-                f"reading a sample changes {name}, and another sample comes of it; with {self._layout}, each rank "
-                "reads only its part of a batch, so samples would not be those of one process; make samples "
-                "independent of each other, or set checks.samples = false to train all the same"
+                f"reading a sample changes {name}, and later samples depend on it. With {self._layout}, each rank "
+                "reads only its part of a batch, so it would get other samples than one process; make samples "
+                "independent of each other, or train without this check: set checks.samples = false"
             )
 
 

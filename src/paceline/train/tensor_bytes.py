@@ -1,4 +1,4 @@
-"""Returns the elements of a tensor as bytes, to send them, to write them to a file, or to compute a digest."""
+"""The elements of a tensor as bytes, for sending, for files and for digests."""
 
 from __future__ import annotations
 

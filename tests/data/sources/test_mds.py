@@ -90,8 +90,14 @@ def edited(folder, change):
         (lambda folder: edited(folder, lambda shards: shards[0].update(column_encodings=["int", "pkl"])), "any code"),
         (lambda folder: edited(folder, lambda shards: shards[0].update(column_sizes=[8])), "damaged"),
         (lambda folder: edited(folder, lambda shards: shards[0].update(raw_data=7)), "cannot be read as the index"),
-        (lambda folder: edited(folder, lambda shards: shards[1].update(samples=2)), "2 samples, but the shard has 3"),
-        (lambda folder: edited(folder, lambda shards: shards[0].update(samples=4)), "4 samples, but the shard has 3"),
+        (
+            lambda folder: edited(folder, lambda shards: shards[1].update(samples=2)),
+            "lists 2 samples for shard.00001.mds",
+        ),
+        (
+            lambda folder: edited(folder, lambda shards: shards[0].update(samples=4)),
+            "lists 4 samples for",
+        ),
     ],
 )
 def test_what_cannot_be_read_as_a_whole_is_refused(tmp_path, harm, said):
@@ -106,7 +112,7 @@ def test_a_compressed_shard_with_another_count_is_refused_when_it_is_read(tmp_pa
     edited(folder, lambda shards: shards[1].update(samples=2))
     source = source_of(folder, None)
     assert source.sample(2) == {"a": 2}
-    with pytest.raises(UsageError, match="2 samples, but the shard has 3"):
+    with pytest.raises(UsageError, match="lists 2 samples for shard.00001.mds"):
         source.sample(3)
 
 

@@ -141,7 +141,7 @@ def test_a_thread_that_works_longer_than_the_timeout_does_not_hang():
 
 
 def test_a_program_ends_as_alone_when_the_recorder_is_slow_in_code_of_torch(tmp_path):
-    """Python would abort the process if it ended while a thread is in C++ code."""
+    """If Python exits while a thread runs C++ code, the process aborts."""
     done = watch(tmp_path, SLOW)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 from paceline.core.errors import UsageError
 from paceline.train import Engine
+from tests.train.mlp_block import Block
 
 OUT, LAYOUT = Path(sys.argv[1]), sys.argv[2]
 DRAWN = torch.Generator().manual_seed(0)
@@ -28,15 +29,6 @@ READS = {
     "full": lambda value: value.norm().full_tensor().item() if hasattr(value, "full_tensor") else value.norm().item(),
     "of a whole one": lambda value: whole.grad.norm().item(),
 }
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.fc1, self.act, self.fc2 = nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)
-
-    def forward(self, x):
-        return x + self.fc2(self.act(self.fc1(self.norm(x))))
 
 
 def net():

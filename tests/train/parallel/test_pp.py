@@ -179,7 +179,7 @@ def test_a_parameter_without_dimensions_is_refused_where_fsdp2_replicates(tmp_pa
     (tmp_path / "program.py").write_text(SWAPPED)
     done = on_ranks(4, tmp_path / "program.py", "scale", "--layout", "dp=2,pp=2", "--accumulate", "2", timeout_s=90)
     assert done.returncode
-    assert "scale is a parameter without dimensions" in done.stderr
+    assert "scale is a scalar parameter" in done.stderr
     done = on_ranks(2, tmp_path / "program.py", "scale", "--layout", "pp=2", "--accumulate", "2", timeout_s=90)
     assert done.returncode == 0, done.stderr[-2000:]
 
@@ -188,4 +188,4 @@ def test_layers_that_pass_several_tensors_are_refused_by_name(tmp_path):
     (tmp_path / "program.py").write_text(SWAPPED)
     done = on_ranks(2, tmp_path / "program.py", "pair", "--layout", "pp=2", "--accumulate", "2", timeout_s=90)
     assert done.returncode
-    assert "layer 1 returns a tuple, and a stage passes one tensor to the next" in done.stderr
+    assert "layer 1 returns a tuple, but the last layer of a stage must return a single tensor" in done.stderr

@@ -13,20 +13,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from paceline.core.errors import PacelineError
 from paceline.train import Engine
+from tests.train.mlp_block import Block
 
 OUT = Path(sys.argv[1])
 DRAWN = torch.Generator().manual_seed(0)
 INPUTS, TARGET = torch.randn(8, 8, generator=DRAWN), torch.arange(8) % 4
 CLIP = 0.1
-
-
-class Block(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.norm, self.fc1, self.act, self.fc2 = nn.LayerNorm(8), nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)
-
-    def forward(self, x):
-        return x + self.fc2(self.act(self.fc1(self.norm(x))))
 
 
 def net():

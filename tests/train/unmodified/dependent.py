@@ -778,7 +778,7 @@ def mixed_at_some_of_its_calls_by_a_buffer():
 
 @case
 def calls_counted_by_an_iterator():
-    """Comparisons would move the iterator."""
+    """A comparison would advance the iterator."""
 
     class Model(OnlySometimes):
         def __init__(self):

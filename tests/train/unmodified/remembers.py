@@ -1,4 +1,4 @@
-"""Data sets whose samples depend on what was read before; each prints what it prints on one process, or is refused.
+"""Datasets in which a sample depends on previously read samples. Each case prints the losses of a training.
 
 python remembers.py NAME ...
 """
@@ -15,13 +15,12 @@ from collections import Counter, OrderedDict, deque
 
 import numpy
 import torch
-from torch.nn import functional
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 try:
-    from tests.train.unmodified.ordinary import X, Y, mlp, weights
+    from tests.train.unmodified.ordinary import X, Y, fit_to
 except ModuleNotFoundError:  # started as a program
-    from ordinary import X, Y, mlp, weights
+    from ordinary import X, Y, fit_to
 
 CASES = {}
 
@@ -45,7 +44,7 @@ def counted():
 
 
 class Remembers(Dataset):
-    """A sample is multiplied or shifted by what `change` makes of the state."""
+    """A dataset of which `change` modifies each sample by a state."""
 
     def __init__(self, change, **attributes):
         self.change = change
@@ -154,7 +153,7 @@ def by_a_file_in_memory(data, row, place):
 
 
 def in_an_image_cache(data, row, place):
-    """Not a state: each sample is the same, whether it is in the cache or not."""
+    """Cache samples; a cached sample equals a newly read sample."""
     if place not in data.cache:
         data.cache[place] = row * 2
     data.cache.move_to_end(place)
@@ -164,7 +163,7 @@ def in_an_image_cache(data, row, place):
 
 
 def in_a_database(data, row, place):
-    """Where Paceline cannot look: the number of the last sample."""
+    """Store the index of the last sample in a database, where Paceline cannot find it."""
     if data.base is None:
         data.base = sqlite3.connect(":memory:")
         data.base.execute("create table last (place)")
@@ -175,11 +174,11 @@ def in_a_database(data, row, place):
 
 
 def noisy(data, row, place):
-    """No state: the noise is never the same, on one process neither."""
+    """Add noise without a seed, which differs in each run, also on one process."""
     return row + 1e-6 * torch.from_numpy(numpy.random.default_rng().random(12)).float()
 
 
-WAYS = {  # the attributes at first
+WAYS = {  # function -> returns the initial attributes of the dataset
     last_number: lambda: {"last": None},
     last_sample: lambda: {"last": None},
     last_pair: lambda: {"last": None},
@@ -202,24 +201,8 @@ WAYS = {  # the attributes at first
 }
 
 
-def fit(data, workers):
-    torch.manual_seed(0)
-    model = mlp()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    losses = []
-    loader = DataLoader(data, 8, shuffle=True, num_workers=workers)
-    for _ in range(2):
-        for rows, targets in loader:
-            loss = functional.cross_entropy(model(rows), targets)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-    return [*losses, weights(model)]
-
-
 def trained(way, attributes, workers):
-    return fit(Remembers(way, **attributes()), workers)
+    return fit_to(Remembers(way, **attributes()), shuffle=True, num_workers=workers)
 
 
 for way, attributes in WAYS.items():

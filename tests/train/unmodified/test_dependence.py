@@ -103,14 +103,14 @@ def test_a_state_that_cannot_be_found_is_noticed_when_a_sample_is_read_again(tmp
     line = ["-q", "--no-profile", "--layout", "dp=2", HERE / "remembers.py", "in_a_database", workers]
     done = paceline(tmp_path, *line, timeout_s=300)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "a sample of Remembers is not the same when it is read again after other samples" in done.stderr
+    assert "a sample of Remembers differs when it is read again after other samples" in done.stderr
 
 
 def test_unseeded_noise_in_workers_is_no_state(tmp_path):
     one, several = on_both(tmp_path, "remembers.py", "dp=2", "noisy", "2")
     assert is_equal(one["noisy"], several["noisy"])
     (told,) = several[TOLD]
-    assert told.endswith("because a sample is another one each time it is read")
+    assert told.endswith("because each reading of a sample gives another result")
 
 
 @pytest.mark.parametrize("name", touched.CASES)
@@ -133,7 +133,7 @@ FAULTS = {  # reason of the refusal, where a program cannot train as on one proc
     **dict.fromkeys(["order_of_objects", "order_of_unique_names"], DIFFERENT),
     "samples_as_threads_load_them": "TensorDataset.tensors is not the same",
     "samples_listed_outside_of_the_dataset": "Listed.order is not the same",
-    "a_list_with_one_tensor_for_each_sample": "each tensor in it was divided by rows, not the list",
+    "a_list_with_one_tensor_for_each_sample": "the rows of each entry were split, not the list",
     "packed_sequences": "it fails for a part of the batch",
     "averaged_weights_called_in_training": {"dp=2": "", "shard=2": "no optimizer has the weights"},
     "backward_left_out_on_one_rank": "the ranks wait for each other without end (rank 0 at faults.py:",

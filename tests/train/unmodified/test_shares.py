@@ -1,4 +1,4 @@
-"""Rows are dealt out whole, and the rule by which a model's number goes together is found by what it is."""
+"""How the loss of a batch is combined from the losses of its parts."""
 
 from __future__ import annotations
 

@@ -113,6 +113,13 @@ def stem_of(program: Program) -> str:
     return Path(program.module or program.arguments[0]).stem
 
 
+def start_of(program: Program) -> str:
+    """Return the first words of the program as typed: its script, ``-m`` and its module, or ``--`` and a command."""
+    if program.module is not None:
+        return f"-m {program.module}"
+    return f"-- {program.arguments[0]} …" if program.any_command else program.arguments[0]
+
+
 def command_line(program: Program) -> list[str]:
     """Return the command that starts the program.
 

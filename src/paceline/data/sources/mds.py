@@ -251,8 +251,8 @@ def mds_folder(folder: Path) -> Mds:
         raise UsageError(f"{path} lists no samples")
     for shard in shards:
         _check(path, shard, shards[0])
-    found = Mds(folder, shards)
-    for shard, (file, is_packed) in zip(found.shards, found._files, strict=True):  # a missing shard is an error here
+    found = Mds(folder, shards)  # `_files` raises an error if a shard is missing
+    for shard, (file, is_packed) in zip(found.shards, found._files, strict=True):
         if not is_packed:
             with file.open("rb") as opened:
                 _check_count(path, file, shard, opened.read(4))
@@ -260,7 +260,7 @@ def mds_folder(folder: Path) -> Mds:
 
 
 def _check_count(index: Path, file: Path, shard: MdsShard, head: bytes) -> None:
-    """Refuse a shard whose first bytes say another number of samples than the index.
+    """Check that the header of a shard has the number of samples that the index lists.
 
     Raises:
         UsageError: The numbers differ.
@@ -268,8 +268,8 @@ def _check_count(index: Path, file: Path, shard: MdsShard, head: bytes) -> None:
     count = int.from_bytes(head[:4], "little")
     if count != shard.samples:
         raise UsageError(
-            f"{index} says that {file.name} has {shard.samples:,} samples, but the shard has {count:,}; copy both "
-            "again, or write them anew"
+            f"{index} lists {shard.samples:,} samples for {file.name}, but the shard has {count:,}; copy both files "
+            "again, or write them again"
         )
 
 

@@ -24,10 +24,10 @@ Values = list[str | int | float | None]
 
 
 def file_table(path: Path, classes: Sequence[str] | None = None) -> Files:
-    """List the files that a table names in a column of paths, which are relative to the folder of the table.
+    """Return the files in the path column of a table. Paths are relative to the folder of the table.
 
     Args:
-        path: The table; cells are separated by tabs if the suffix is `.tsv`, else by commas.
+        path: The table. The separator is a tab for the suffix `.tsv`, and a comma otherwise.
         classes: The names of the classes in order, if labels are names; None for the sorted labels.
 
     Raises:
@@ -64,8 +64,8 @@ def _read(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     """Return the column names of a table, and the line number and cells of each row."""
     try:
         with long_cells(), path.open(newline="", encoding="utf-8-sig") as file:
-            between = "\t" if path.suffix.lower() == ".tsv" else ","
-            reader = csv.DictReader(file, delimiter=between, strict=True)  # else an unclosed quote swallows the rest
+            separator = "\t" if path.suffix.lower() == ".tsv" else ","
+            reader = csv.DictReader(file, delimiter=separator, strict=True)  # else an unclosed quote swallows the rest
             return list(reader.fieldnames or []), list(_checked(path, reader))
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error

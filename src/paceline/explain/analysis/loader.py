@@ -194,8 +194,8 @@ def _in_process(rank: Rank, numbers: Sequence[int], settings: JsonObject) -> Loa
         return None
     on_cpu = min(produce, sum(m["cpu_s"] for m in meters))
     runnable = min(produce - on_cpu, _runnable_s(meters, on_cpu * runnable_ratio(rank)))
-    # With loader threads, the training thread waits: the function in which it waits does not make batches.
-    hot = [e for e in rank.summary.get("hot", ()) if e["slot"] == "data_wait" and not _waits(e)]
+    # With loader threads, samples of the training thread show where it waits, not the code that makes batches.
+    hot = [e for e in rank.summary.get("hot", ()) if e["slot"] == "data_wait" and not _is_waiting(e)]
     return LoaderBreakdown(
         workers=0,
         threads=int(settings.get("threads") or 0),
@@ -300,11 +300,11 @@ def readers(rank: Rank) -> list[HotFunction]:
 def made_behind(rank: Rank) -> bool:
     """Return whether the training thread waits for another thread or process of the program to prepare the input."""
     entries = [e for e in rank.summary.get("hot", ()) if e["side"] in _READER_INPUT.get(e["slot"], ())]
-    waiting: int = sum(e["count"] for e in entries if _waits(e))
+    waiting: int = sum(e["count"] for e in entries if _is_waiting(e))
     total: int = sum(e["count"] for e in entries)
     return total >= _FEW_SAMPLES and waiting > total / 2
 
 
-def _waits(entry: JsonObject) -> bool:
+def _is_waiting(entry: JsonObject) -> bool:
     """Return whether the stack samples of an entry were taken in a function that waits for a thread or process."""
     return any(f"({name}" in (entry.get("leaf") or "") for name in _WAITING_FILES)

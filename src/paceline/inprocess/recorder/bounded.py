@@ -1,8 +1,10 @@
 """Writes with a timeout: if access to the record's folder hangs (a lost network drive), the program must not hang.
 
 A write to such a folder cannot be interrupted, so it runs in a separate thread, which is abandoned if it does not
-return. Hooks around forks and at exit write only in this way. A thread that works, or that waits for a processor on a
-busy machine, does not hang: it is not abandoned. Python aborts the process at its end if a thread is in C++ code then.
+return. Hooks around forks and at exit write only in this way.
+
+A thread is not abandoned as long as it uses a CPU core or waits for one. If Python exits while such a thread runs C++
+code, the process aborts.
 """
 
 from __future__ import annotations
@@ -12,8 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 PATIENCE_S = 2.0
-_MOST_S = 30.0  # of a wait for a thread that works
-_WORKS = 0.1  # share of the time in which a thread runs, or waits for a processor, if it does not hang
+_LONGEST_WAIT_S = 30.0  # for a thread that uses or waits for a CPU core
+_LEAST_BUSY = 0.1  # share of the time in which a thread that does not hang uses or waits for a CPU core
 
 
 def run_bounded(action: Callable[[], None], timeout_s: float = PATIENCE_S) -> bool:
@@ -41,32 +43,32 @@ def run_bounded(action: Callable[[], None], timeout_s: float = PATIENCE_S) -> bo
     except RuntimeError:  # Python 3.12.0 starts no thread at exit
         action()
         return True
-    returned = acquired(over, lambda: ids[0] if ids else 0, timeout_s)
+    returned = acquire_from_thread(over, lambda: ids[0] if ids else 0, timeout_s)
     if raised:
         raise raised[0]
     return returned
 
 
-def acquired(over: Any, native_id: Callable[[], int], timeout_s: float) -> bool:
-    """Acquire a lock that a thread releases at its end, and return whether it did so in time.
+def acquire_from_thread(over: Any, native_id: Callable[[], int], timeout_s: float) -> bool:
+    """Acquire a lock that a thread releases at its end. Return False if the thread hangs.
 
     Args:
         over: The lock.
-        native_id: Returns the kernel's id of the thread.
-        timeout_s: The longest wait for a thread that hangs; the wait for a thread that works is longer.
+        native_id: Returns the kernel's id of the thread, or 0 before the thread has started.
+        timeout_s: The time after which a thread hangs if it neither used a CPU core nor waited for one.
     """
-    for _ in range(max(1, round(_MOST_S / timeout_s))):
-        before_s = _busy_s(native_id()) or 0.0  # the thread may not have begun
+    for _ in range(max(1, round(_LONGEST_WAIT_S / timeout_s))):
+        before_s = _busy_s(native_id()) or 0.0  # None before the thread has started
         if over.acquire(timeout=timeout_s):
             return True
         now_s = _busy_s(native_id())
-        if now_s is None or now_s - before_s < _WORKS * timeout_s:
+        if now_s is None or now_s - before_s < _LEAST_BUSY * timeout_s:
             return False
     return False
 
 
 def _busy_s(native_id: int) -> float | None:
-    """Return the seconds in which a thread ran or waited for a processor; None if the kernel does not report them."""
+    """Return the time in which a thread used or waited for a CPU core, or None if the kernel does not report it."""
     try:
         with open(f"/proc/self/task/{native_id}/schedstat", encoding="ascii") as file:
             runs, waits, *_ = file.read().split()

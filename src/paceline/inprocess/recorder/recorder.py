@@ -18,7 +18,7 @@ from typing import Any
 from paceline.inprocess import hooks
 from paceline.inprocess.recorder import probe_state as g
 from paceline.inprocess.recorder import process, timed_functions
-from paceline.inprocess.recorder.bounded import PATIENCE_S, acquired, run_bounded
+from paceline.inprocess.recorder.bounded import PATIENCE_S, acquire_from_thread, run_bounded
 from paceline.inprocess.recorder.files import Appender, another, make_json, replace_json
 from paceline.inprocess.recorder.footprint import Footprint
 from paceline.inprocess.recorder.loaders import fetch, iteration
@@ -112,12 +112,12 @@ class Scribe:
         _thread.start_new_thread(self._loop, (self._wake, self._ended))
 
     def stop(self, timeout_s: float = PATIENCE_S) -> None:
-        """Request the end of the thread and wait for it. If it hangs until the timeout, recording is abandoned."""
+        """Ask the thread to end, and wait for it. If the thread hangs, recording is abandoned."""
         if not self._running:
             return
         self._running = False
         self._wake.release()
-        if not acquired(self._ended, lambda: self.native_id, timeout_s):
+        if not acquire_from_thread(self._ended, lambda: self.native_id, timeout_s):
             self._abandon(timeout_s)
 
     def _abandon(self, waited_s: float) -> None:

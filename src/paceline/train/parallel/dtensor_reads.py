@@ -1,11 +1,12 @@
-"""Makes Python numbers that are read from split parameters and gradients those of the whole tensor, or an error.
+"""Patches of `DTensor.item()` and similar methods, so that they never return the number of a local part.
 
-For a DTensor of which each rank holds a part, torch's `item()` returns the number of the local part: the norm of a
-gradient is then the norm of a part of it. During `optimizer.step()`, which all ranks call, the ranks exchange their
-parts and the number is that of the whole tensor. At other places a rank may read a number alone, for example to print
-it, and an exchange would wait for the other ranks forever. There, a read raises a `UsageError`.
+Without the patches, `gradient.norm().item()` returns the norm of the part of the gradient that this rank holds. During
+`optimizer.step()`, which all ranks call, the patched methods gather the tensor and return the number of the whole
+tensor. Outside `optimizer.step()`, a single rank may call them, for example to print a number; gathering would then
+wait for the other ranks forever. The patched methods raise a `UsageError` there.
 
-The patches stay installed after a fault in Paceline: without them, training would silently differ.
+If Paceline switches itself off after an internal error, these patches stay installed, because training would be wrong
+without them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _CLIP = "set optimizer.clip_norm (--clip-norm), which the engine applies to the 
 
 @contextmanager
 def during_optimizer_step() -> Iterator[None]:
-    """Let reads of split tensors return the number of the whole tensor. All ranks must enter this context."""
+    """Return a context in which the patched methods gather split tensors. All ranks must enter the context."""
     _running_steps.append(None)
     try:
         yield
@@ -70,7 +71,7 @@ def _plain_tensor(value: Any, name: str) -> Any:
 
 
 def _refuse_mixed_norms(kind: Any) -> None:
-    """Refuse to clip split and whole gradients together. The norm of split gradients is that of the whole tensors."""
+    """Patch `clip_grad_norm_` to refuse gradients of which only some are split, and to return the norm on all ranks."""
     from torch.distributed.tensor import Replicate
 
     def check(gradients: list[Any]) -> None:
@@ -88,7 +89,7 @@ def _refuse_mixed_norms(kind: Any) -> None:
 
 
 def refuse_norms_of_stages(model: Any) -> None:
-    """Refuse to clip gradients of a pipeline stage by the norm of this stage instead of the norm of the whole model.
+    """Patch `clip_grad_norm_` to refuse the gradients of a pipeline stage: their norm is not the norm of the model.
 
     Args:
         model: The module that holds the parameters of this rank.

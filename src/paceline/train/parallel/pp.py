@@ -103,8 +103,8 @@ def stages_of(
     stages = _parts(model, cut(costs, count), decoder=decoder)
     _check_apart(stages)
     for number in range(rank, count, ranks):
-        stages[number].register_forward_pre_hook(_send_gradients_in_order)
-        stages[number].register_forward_hook(_send_outputs_in_order)
+        stages[number].register_forward_pre_hook(_make_input_gradients_contiguous)
+        stages[number].register_forward_hook(_make_output_contiguous)
         if number < count - 1 and not decoder:
             stages[number].register_forward_hook(_check_output, prepend=True)
     return [(number, stages[number]) for number in range(rank, count, ranks)]
@@ -123,30 +123,33 @@ def _parts(model: Any, cuts: Sequence[range], *, decoder: bool) -> list[Any]:
 
 
 def _check_output(stage: Any, given: Any, output: Any) -> None:
-    """Check that a stage passes one tensor to the next, as a layer of an nn.Sequential takes one input.
+    """Check that a stage returns a single tensor. The next stage is an nn.Sequential, which takes one input.
 
     Raises:
-        UsageError: The stage returns something else.
+        UsageError: The stage returns another type.
     """
     import torch
 
     if not isinstance(output, torch.Tensor):
         last = list(dict(stage.named_children()))[-1]
         raise UsageError(
-            f"pp: layer {last} returns a {type(output).__name__}, and a stage passes one tensor to the next; put what "
-            "the layers need into one tensor, or use shard or tp instead of pp"
+            f"pp: layer {last} returns a {type(output).__name__}, but the last layer of a stage must return a single "
+            "tensor; combine its outputs into one tensor, or use shard or tp instead of pp"
         )
 
 
-def _send_outputs_in_order(stage: Any, given: Any, output: Any) -> Any:
-    """Return the output of a stage with its elements in order in memory, as gloo and NCCL send no other tensors."""
+def _make_output_contiguous(stage: Any, given: Any, output: Any) -> Any:
+    """Return the output of a stage as a contiguous tensor, because gloo and NCCL send only contiguous tensors."""
     import torch
 
     return output.contiguous() if isinstance(output, torch.Tensor) else output
 
 
-def _send_gradients_in_order(stage: Any, given: tuple[Any, ...]) -> None:
-    """Arrange the same for the gradient of a stage's input, which is sent back; inputs are kept over the steps."""
+def _make_input_gradients_contiguous(stage: Any, given: tuple[Any, ...]) -> None:
+    """Make the gradient of a stage's input contiguous, because it is sent to the previous stage.
+
+    The hook is registered once for each input tensor, because torch uses the same tensors in each step.
+    """
     import torch
 
     for each in given:

@@ -59,7 +59,7 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
 
 
 def _check_shapes(model: Any) -> None:
-    """Check that each parameter has a dimension to split; FSDP2 has none for a single number.
+    """Check that no parameter is a scalar. FSDP2 splits dimension 0, which a scalar does not have.
 
     Raises:
         UsageError: A parameter is a scalar.
@@ -67,8 +67,8 @@ def _check_shapes(model: Any) -> None:
     name = next((name for name, parameter in model.named_parameters() if not parameter.dim()), None)
     if name is not None:
         raise UsageError(
-            f"{name} is a parameter without dimensions, which cannot be sharded (shard, and dp with tp or pp, use "
-            "FSDP2); give it the shape (1,), such as nn.Parameter(torch.ones(1)), or use dp, tp or pp alone"
+            f"{name} is a scalar parameter, which FSDP2 cannot split (layouts with shard, and dp with tp or pp); "
+            "give it the shape (1,), such as nn.Parameter(torch.ones(1)), or use dp, tp or pp alone"
         )
 
 

@@ -196,7 +196,7 @@ def _check_apart(model: Any, plan: Mapping[str, str]) -> None:
 
 
 def check_heads(model: Any, ranks: int) -> None:
-    """Check that the attention heads of a Hugging Face model can be dealt to the ranks.
+    """Check that the attention heads of a Hugging Face model can be split evenly over the ranks.
 
     Raises:
         UsageError: The number of heads, or of key and value heads, is not a multiple of the number of ranks.
@@ -207,7 +207,7 @@ def check_heads(model: Any, ranks: int) -> None:
         if isinstance(heads, int) and heads % ranks:
             raise UsageError(
                 f"tp={ranks}: {type(model).__name__} has {name}={heads}, which is not a multiple of {ranks}, so the "
-                "heads cannot be dealt to the ranks; use a smaller tp, or shard instead"
+                "heads cannot be split evenly; use a smaller tp, or shard instead of tp"
             )
 
 

@@ -81,13 +81,13 @@ class Call:
         args, kwargs = self.spread.torch.utils._pytree.tree_unflatten(list(leaves), self.spec)
         return args, kwargs
 
-    def of_a_list(self) -> str:
-        """Return a sentence for errors if the first input is a list of several entries, such as images; else ""."""
+    def describe_list_input(self) -> str:
+        """Return a sentence for an error message if the first input is a list, such as a list of images; else ""."""
         args, kwargs = self.with_leaves(self.leaves)
         first = next(iter((*args, *kwargs.values())), None)
         if not isinstance(first, list | tuple) or len(first) < 2:
             return ""
-        return f" Its first input is a list of {len(first)}: each tensor in it was divided by rows, not the list."
+        return f" Its first input is a list of {len(first)} entries: the rows of each entry were split, not the list."
 
     def shares(self) -> dict[str, list[float]]:
         """Return the count or sum of each rank by which a loss may be weighed, by the name of the rule.

@@ -40,7 +40,8 @@ _MOST_LINES = 8
 _DEEP = 200  # calls of a stack that are read
 _MOST_BUFFER_ELEMENTS = 1 << 15
 _NAMES_OF_THREADS = ("pt_gloo", "gloo_")
-_MOST_LOOKS_AT_THREADS, _LOOKS_ASLEEP = 2000, 4  # looks in all, and looks in a row at which all threads slept
+_MOST_THREAD_CHECKS = 2000
+_ASLEEP_CHECKS = 4  # consecutive checks in which all threads sleep
 _BETWEEN_THREADS_S = 0.005
 
 
@@ -302,16 +303,16 @@ def _of_outputs(exchange: Exchange, functions: dict[str, Any]) -> dict[str, Any]
 
 
 def wait_for_threads() -> None:
-    """Wait, for ten seconds at most, until torch's threads that exchange tensors sleep.
+    """Wait up to about ten seconds until torch's communication threads sleep.
 
     After an exchange such a thread releases its tensors, for which it needs Python. If Python ends at this moment, the
     process aborts.
     """
     asleep = 0
-    for _ in range(_MOST_LOOKS_AT_THREADS):  # counted, not timed: the whole machine may have been stopped for a while
+    for _ in range(_MOST_THREAD_CHECKS):  # a count, not a deadline: the machine may be suspended meanwhile
         time.sleep(_BETWEEN_THREADS_S)
         asleep = asleep + 1 if all(_sleeps(task) for task in Path("/proc/self/task").glob("*")) else 0
-        if asleep == _LOOKS_ASLEEP:
+        if asleep == _ASLEEP_CHECKS:
             return
 
 

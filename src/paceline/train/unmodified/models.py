@@ -171,7 +171,7 @@ class _SplitCalls:
         name, refuse = type(module).__name__, self._spread.refuse
         if rows is None:
             refuse(
-                f"{name} is called without a tensor that has a batch dimension, so that its rows cannot be dealt out; "
+                f"{name} is called without a tensor that has a batch dimension, so its rows cannot be split; "
                 "give it tensors, or lists or dicts of them (in other objects, such as dataclasses, tensors are not "
                 "found), or write the loop with paceline.train"
             )
@@ -241,7 +241,7 @@ class _SplitCalls:
 
 
 def _check_iterators(spread: Spread, module: Any) -> None:
-    """End the program if a model has an iterator as an attribute: a comparison would advance the iterator."""
+    """End the program if a model has an iterator attribute, because a comparison would advance the iterator."""
     named = [(f"{name}.{key}", value) for name, part in module.named_modules() for key, value in vars(part).items()]
     for name, value in named:
         if isinstance(value, Iterator):

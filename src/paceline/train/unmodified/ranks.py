@@ -48,7 +48,7 @@ _TOLD_LINES = 30  # printed of the stderr of a failed rank
 
 @dataclass
 class _Ranks:
-    """The processes of the ranks, and the helper that tells which signals they have received themselves."""
+    """The rank processes, and the helper process that detects signals sent to the whole process group."""
 
     processes: list[subprocess.Popen[bytes]]
     member: GroupMember

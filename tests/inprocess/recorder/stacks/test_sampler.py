@@ -139,6 +139,20 @@ def test_sides_of_a_program(tmp_path):
     }
 
 
+ON_ONE_LINE = """
+    def model(x):
+        forward()
+        return x
+
+    for step in range(3):
+        out = model([step]); backward(out); look("after the step")
+    """
+
+
+def test_a_line_with_several_statements_is_not_the_input_of_its_forward(tmp_path):
+    assert Watched(tmp_path, ON_ONE_LINE).sides["after the step"] == ["host"] * 3
+
+
 def test_source_that_cannot_be_read_is_unknown(tmp_path):
     watched = Watched(tmp_path, TRAIN)
     sampler = Sampler()
@@ -219,6 +233,18 @@ def test_a_call_of_a_librarys_loop_is_not_named_but_the_librarys_function():
     for slot in ("forward", "backward", "optimizer", "other"):
         sampler.count([(code, 1), (test_labels.__code__, 5)], slot)
     assert {(entry["function"], entry["file"]) for entry in sampler.as_json()} == {("train (trainer.py:1)", "")}
+
+
+def test_a_line_of_the_program_with_all_phases_is_named_if_most_samples_are_in_the_line_itself():
+    library = compile("def step():\n    pass\n", f"{SITE}/torch/optim/sgd.py", "exec").co_consts[0]
+    sampler = Sampler()
+    for slot in ("forward", "backward", "optimizer"):
+        sampler.count([(library, 1), (test_labels.__code__, 5)], slot)
+    sampler.count([(library, 1), (test_labels.__code__, 5)], "gap")
+    for _ in range(9):
+        sampler.count([(test_labels.__code__, 5)], "gap")
+    found = {entry["slot"]: entry["function"] for entry in sampler.as_json()}
+    assert found["gap"] == "test_labels (test_sampler.py:5)"
 
 
 def test_at_most_so_many_functions():

@@ -1,4 +1,4 @@
-"""Patches of `torch.cuda.CUDAGraph`: a capture is not disturbed, and replays of training steps are recorded.
+"""Patches of `torch.cuda.CUDAGraph`: pause event queries during a capture, and record replays of training steps.
 
 The hooks of forward passes, backward passes and optimizers run during the capture of a graph, but not during a replay.
 The number of their calls during the capture shows what the graph contains. If the graph contains a backward pass, a
@@ -28,7 +28,7 @@ class _Content(NamedTuple):
 
 
 def patch(torch: Any, events: CudaEvents, before: Callable[[], None]) -> None:
-    """Patch the start and end of captures, and replays.
+    """Patch `capture_begin`, `capture_end` and `replay`.
 
     Args:
         torch: The module.

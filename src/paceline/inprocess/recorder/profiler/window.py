@@ -215,9 +215,9 @@ def _enable(state: str, *, shapes: bool) -> None:
 
 
 class _ProfilerState:
-    """The use of torch's profiler in this process. To start a profiler while another is prepared crashes torch."""
+    """Whether torch's profiler is in use. Starting a profiler during the warm-up steps of another one crashes torch."""
 
-    started_by_paceline = False  # a call of Paceline, not of the program, prepares or starts the profiler
+    started_by_paceline = False  # Paceline, not the program, is starting a profiler
     prepared_by_program = False  # the program's profiler is in its warm-up steps
 
 

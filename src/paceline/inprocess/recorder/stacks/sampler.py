@@ -32,7 +32,13 @@ from typing import Any, NamedTuple
 from paceline.inprocess.other_threads import StackEntry, stack_of
 from paceline.inprocess.recorder.stacks.array_libraries import works_on_other_arrays
 from paceline.inprocess.recorder.stacks.by_hand import parameter_free_lines, updating_lines
-from paceline.inprocess.recorder.stacks.slicing import MODULE, feeds_itself, parsed, producing_lines
+from paceline.inprocess.recorder.stacks.slicing import (
+    MODULE,
+    feeds_itself,
+    has_several_statements,
+    parsed,
+    producing_lines,
+)
 from paceline.inprocess.recorder.stacks.syncs import SyncLines
 
 Frames = list[tuple[CodeType, int]]
@@ -109,6 +115,7 @@ class Slices:
         self._calls: dict[CodeType, set[int]] = {}
         self._savers: set[CodeType] = set()
         self._done: dict[CodeType, set[tuple[int, str]]] = {}
+        self._with_several_statements: set[tuple[CodeType, int]] = set()
 
     def learn(self, side: str, frames: Frames) -> None:
         """Add the lines that make the input of a forward or the loss of a backward, from the stack of this pass."""
@@ -125,6 +132,8 @@ class Slices:
             self._calls.setdefault(code, set()).add(line)
             first = MODULE if code.co_name == "<module>" else code.co_firstlineno
             made = producing_lines(source, first, line)
+            if has_several_statements(source, first, line):
+                self._with_several_statements.add((code, line))
             if side == "loss":
                 self._lines["input"].setdefault(code, set()).update(parameter_free_lines(source, first, made))
             lines |= made
@@ -163,7 +172,8 @@ class Slices:
     def side_of(self, frames: Frames, slot: str) -> str:
         """Return the side of a stack (innermost frame first) that was sampled in a slot.
 
-        A sample before a forward, on the line that calls it, is ``input``: the line is evaluating the arguments.
+        A sample before a forward, on the line that calls it, is ``input``: the line is evaluating the arguments. If the
+        line has several statements, the sample can be in any of them, and is ``host``.
         """
         order = ("update", "loss", "input") if slot == "mid" else ("update", "input", "loss")
         for code, line in frames:
@@ -179,7 +189,7 @@ class Slices:
             if line not in self._calls[code]:
                 return "host"
             if slot == "gap" and (line, "input") in self._done[code]:
-                return "input"
+                return "host" if (code, line) in self._with_several_statements else "input"
         return "unknown"
 
 
@@ -258,9 +268,10 @@ class Sampler:
             slot, side, code = key
             side = self._side_called(code) if side == _CALLED else side
             line = self._lines[key].most_common(1)[0][0]
-            leaf = self._leaves[key].most_common(1)[0][0] if key in self._leaves else None
+            leaves = self._leaves.get(key, Counter())
+            leaf = leaves.most_common(1)[0][0] if leaves else None
             name, file = label(code, line), source_file(code)
-            if leaf is not None and (code, line) in callers:
+            if leaf is not None and (code, line) in callers and leaves.total() > count / 2:
                 name, file = leaf, ""
             found.append({"slot": slot, "side": side, "function": name, "count": count, "leaf": leaf, "file": file})
         return found

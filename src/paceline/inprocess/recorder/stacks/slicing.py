@@ -65,6 +65,18 @@ def feeds_itself(source: str, first_line: int, call_line: int) -> bool:
     return not made.isdisjoint(wanted)
 
 
+def has_several_statements(source: str, first_line: int, line: int) -> bool:
+    """Return whether a line has several statements, such as ``x = make(); train(x); log()``, but no head of a loop.
+
+    Args:
+        source: The text of the whole file.
+        first_line: ``co_firstlineno`` of the function; `MODULE` for a module.
+        line: The line.
+    """
+    own = [node for node, statement in statements_of(source, first_line) if line in statement.lines]
+    return len(own) > 1 and not any(hasattr(node, "body") for node in own)
+
+
 def statements_of(source: str, first_line: int, call_line: int = -1) -> list[tuple[ast.stmt, Statement]]:
     """Return the statements of a function with the names that they make and use; empty if parsing fails."""
     try:

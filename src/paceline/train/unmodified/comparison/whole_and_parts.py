@@ -115,9 +115,9 @@ def _cannot(call: Call, before: Way | None, trains: bool, why: str) -> Way:
             else ""
         )
         call.spread.refuse(
-            f"{call.name} cannot be given parts of a batch: {why}.{call.of_a_list()}{late} The first dimension of its "
-            "inputs and outputs must be the batch, and samples must not depend on each other; otherwise, write the "
-            "loop with paceline.train"
+            f"{call.name} cannot be given parts of a batch: {why}.{call.describe_list_input()}{late} The first "
+            "dimension of its inputs and outputs must be the batch, and samples must not depend on each other; "
+            "otherwise, write the loop with paceline.train"
         )
     call.spread.tell(f"{call.name} gets whole batches on each rank in evaluation: {why}")
     return Way(splits=False)

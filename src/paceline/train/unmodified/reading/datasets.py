@@ -3,7 +3,7 @@
 The ranks compare digests of the lists, dictionaries, arrays and tensors in a dataset, and of the variables outside of
 the dataset that its methods use. This happens once for each loader. Names of temporary folders may differ.
 
-Whether reading a sample changes a dataset is the subject of `changes`.
+The module `read_side_effects` checks whether reading a sample changes a dataset.
 """
 
 from __future__ import annotations
@@ -29,9 +29,17 @@ _MOST_BYTES = 16 << 20  # sampled bytes of a tensor or an array, about
 _MOST_DEPTH = 6
 
 
-def compare(spread: Spread, exchange: Exchange, dataset: Any) -> None:
-    """End the program if a dataset has other content on another rank; the message names the attribute."""
-    own = list(_Digests(spread).of_parts(type(dataset).__name__, dataset))
+def compare(spread: Spread, exchange: Exchange, dataset: Any, *, was_split: bool) -> None:
+    """End the program if a dataset has other content on another rank; the message names the attribute.
+
+    Args:
+        spread: The state of this rank.
+        exchange: The exchanges with the other ranks.
+        dataset: The dataset.
+        was_split: Whether ranks have already read parts of batches from the dataset. Dictionaries and lists with None
+            are then not compared, because each rank can have cached other samples in them.
+    """
+    own = list(_Digests(spread, skip_caches=was_split).of_parts(type(dataset).__name__, dataset))
     every = exchange.objects(own)
     for rank, other in enumerate(every):
         if other != every[0]:
@@ -49,10 +57,11 @@ class _Digests:
 
     Args:
         spread: The state of this rank.
+        skip_caches: Whether containers that can be caches are left out.
     """
 
-    def __init__(self, spread: Spread) -> None:
-        self._torch, self._left = spread.torch, _MOST_VALUES
+    def __init__(self, spread: Spread, *, skip_caches: bool) -> None:
+        self._torch, self._left, self._skip_caches = spread.torch, _MOST_VALUES, skip_caches
         self._seen: set[int] = set()
         places = [tempfile.gettempdir(), os.path.dirname(spread.folder)]  # of this rank, and of rank 0
         self._temporary = re.compile("|".join(f"{re.escape(place)}/[^/]*" for place in places))
@@ -68,6 +77,9 @@ class _Digests:
         if id(value) in self._seen or depth > _MOST_DEPTH:
             return
         self._seen.add(id(value))
+        has_none = isinstance(value, list) and any(each is None for each in value)
+        if self._skip_caches and (has_none or isinstance(value, dict)):
+            return
         if self._is_container(value):
             yield name, self._of(value, 0)
             inner = value if isinstance(value, list | tuple) and len(value) < 64 else ()
@@ -157,18 +169,24 @@ def _combined(numbers: list[int]) -> int:
     return zlib.crc32(repr(numbers).encode())
 
 
+def nested(dataset: Any) -> Iterator[Any]:
+    """Yield a dataset and the datasets inside it, such as that of a `Subset`."""
+    while dataset is not None:
+        yield dataset
+        dataset = vars(dataset).get("dataset") if hasattr(dataset, "__dict__") else None
+
+
 def class_with_getitems(dataset: Any) -> str | None:
-    """Return the name of the program's class that defines ``__getitems__`` for a dataset; None without such a class.
+    """Return the name of the program's class that defines ``__getitems__`` for a dataset, or None.
 
     The method gets the indices of a whole batch. It can use all samples of the batch, for example to normalize them.
 
     Args:
         dataset: The dataset; those inside of it, as of a `Subset`, are included.
     """
-    while dataset is not None:
-        kind: Any = type(dataset)
-        owner = next((each for each in kind.__mro__ if "__getitems__" in vars(each)), None)
+    for each in nested(dataset):
+        kind: Any = type(each)
+        owner = next((base for base in kind.__mro__ if "__getitems__" in vars(base)), None)
         if owner is not None and is_own(owner):
             return str(owner.__name__)
-        dataset = vars(dataset).get("dataset") if hasattr(dataset, "__dict__") else None
     return None

@@ -2,8 +2,8 @@
 
 The indices of a batch are drawn as in one process, compared over the ranks, and then split. A loader with its own
 `collate_fn` is not split: each rank reads whole batches, as the function can use all samples. Neither is a loader whose
-dataset changes when a sample is read, which the first batches show (`changes`). With workers, the first batches of each
-worker show it (`workers`).
+dataset changes when a sample is read. The first two batches are read whole to detect this (`read_side_effects`); with
+workers, the first two batches of each worker (`workers`).
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import weakref
 import zlib
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from paceline.inprocess import hooks, import_hook
 from paceline.train.unmodified import draws
 from paceline.train.unmodified.call import bounds, sizes
 from paceline.train.unmodified.exchange import Exchange
-from paceline.train.unmodified.reading import changes, datasets, workers
+from paceline.train.unmodified.reading import datasets, read_side_effects, workers
 from paceline.train.unmodified.state import Spread
 
 
@@ -56,11 +57,11 @@ def _patch_init(spread: Spread, reading: _Reading, base: Any, dataloader: Any) -
         if spread.acts():
             _check(spread, loader, dataloader)
             if "_paceline_compared" not in vars(loader):
-                datasets.compare(spread, reading.exchange, loader.dataset)
+                datasets.compare(spread, reading.exchange, loader.dataset, was_split=reading.was_split(loader.dataset))
                 loader._paceline_compared = True
-                loader._paceline_changes = reading.must_read_whole(loader.dataset)  # None until first batches are read
+                loader._paceline_changes = reading.must_read_whole(loader.dataset)  # None before the check has ended
                 loader._paceline_note = os.path.join(spread.folder, f"reading-{uuid4()}")
-                loader._paceline_reads = 0  # batches, until it is known whether reading changes the dataset
+                loader._paceline_reads = 0  # number of batches that were checked
         original(self, loader)
         if spread.acts():
             plain = self._collate_fn is dataloader._utils.collate.default_collate and getattr(loader, "in_order", True)
@@ -158,9 +159,21 @@ class _Reading:
         self._streams = draws.Streams(spread)
         self._of_a_part = False  # whether the batch that this process reads next is split
         self._first_of: Any = None  # the loader whose first batch this process reads next
+        self._split: dict[int, weakref.ref[Any]] = {}  # datasets of which ranks have read parts of batches, by id
+
+    def was_split(self, dataset: Any) -> bool:
+        """Return whether ranks have read parts of batches from a dataset, or from a dataset inside it."""
+        return any(
+            (known := self._split.get(id(each))) is not None and known() is each for each in datasets.nested(dataset)
+        )
+
+    def _note_split(self, dataset: Any) -> None:
+        for each in datasets.nested(dataset):
+            with suppress(TypeError):  # an object without weak references, such as a list
+                self._split[id(each)] = weakref.ref(each)
 
     def must_read_whole(self, dataset: Any) -> bool | None:
-        """Return True if each rank must read whole batches of a dataset; None if the first batch will show it.
+        """Return True if each rank must read whole batches of a dataset, or None if the first batches must be checked.
 
         Whole batches are needed if the dataset defines ``__getitems__`` or has its own random generator.
         """
@@ -217,30 +230,32 @@ class _Reading:
             self._spread.reading = False
 
     def _first_batch(self, fetch: Any, index: Any) -> Any:
-        """Read one of the first batches of a loader, which all ranks read whole; note if that changes the dataset."""
+        """Read a whole batch, and check whether reading has side effects. The result is stored in the loader."""
         loader, self._first_of = self._first_of, None
         dataset, torch = loader.dataset, self._spread.torch
         loader._paceline_reads += 1
-        before = changes.state_of(torch, dataset)
+        before = read_side_effects.reachable_state(torch, dataset)
         found = fetch(index)
-        own = changes.changes(before, changes.state_of(torch, dataset), is_first=loader._paceline_reads == 1)
+        after = read_side_effects.reachable_state(torch, dataset)
+        own = read_side_effects.changed_names(before, after, is_first=loader._paceline_reads == 1)
         every = self.exchange.objects(own)
         if any(every):
             loader._paceline_changes = True
             changed = next(names[0] for names in every if names)
             self._tell_whole(dataset, f"reading a sample changes {changed}")
-        elif loader._paceline_reads == changes.FIRST_BATCHES:
+        elif loader._paceline_reads == read_side_effects.CHECKED_BATCHES:
             loader._paceline_changes = False
-            self._refuse_changed({changes.read_again(torch, dataset, index)} - {"same"}, dataset)
+            self._note_split(dataset)
+            self._agree_on_reread(read_side_effects.reread(torch, dataset, index) == "equal", dataset)
         return found
 
-    def _refuse_changed(self, own: Collection[str], dataset: Any) -> None:
-        if any(self.exchange.objects(bool(own))):
+    def _agree_on_reread(self, is_equal: bool, dataset: Any) -> None:
+        """End the program if a rank got another result when it read a sample again."""
+        if not all(self.exchange.objects(is_equal)):
             self._spread.refuse(
-                f"a sample of {type(dataset).__name__} is not the same when it is read again after other samples, so "
-                "ranks that read parts of a batch would read other samples; keep what changes in an attribute of the "
-                "data set, where Paceline finds it (each rank then reads whole batches), or, if random numbers are "
-                "drawn, seed them, or draw them from torch, numpy or random"
+                f"a sample of {type(dataset).__name__} differs when it is read again after other samples, so ranks "
+                "that read parts of a batch would get other samples than one process; keep the state in an attribute "
+                "of the data set, so that each rank reads whole batches, and seed all random numbers"
             )
 
     def whole(self, iterator: Any, read: Any) -> Any:
@@ -251,19 +266,19 @@ class _Reading:
         return self._joined(part, sizes(rows, self._spread.ranks)) if rows else part
 
     def _decide(self, iterator: Any) -> None:
-        """Note whether reading changes the dataset, when each worker of a loader has read its first batches."""
-        loader, workers_of = iterator._paceline_loader, iterator._num_workers
-        if loader._paceline_changes is not None or not workers_of:
+        """Store in the loader whether reading has side effects, after each worker has read its first batches."""
+        loader, worker_count = iterator._paceline_loader, iterator._num_workers
+        if loader._paceline_changes is not None or not worker_count:
             return
         loader._paceline_reads += 1
-        if loader._paceline_reads != changes.FIRST_BATCHES * workers_of:
+        if loader._paceline_reads != read_side_effects.CHECKED_BATCHES * worker_count:
             return
         changed = None
         with suppress(FileNotFoundError):
             changed = Path(loader._paceline_note).read_text(encoding="utf-8")
         every = [one for one in self.exchange.objects(changed) if one]
         loader._paceline_changes = bool(every)
-        self._refuse_changed([one for one in every if one == workers.OTHER], loader.dataset)
+        self._agree_on_reread(workers.DEPENDS not in every, loader.dataset)
         if every:
             self._tell_whole(loader.dataset, every[0])
 

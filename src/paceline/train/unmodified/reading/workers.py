@@ -1,8 +1,8 @@
 """Reading in worker processes of a `DataLoader`: each rank's workers read the rank's rows of a batch.
 
 A dataset can change when a sample is read, for example if it counts its samples. In one process, each worker has its
-own copy of such a dataset, and reads whole batches. So each worker reads its first batches whole. If that changes the
-dataset, the worker reads all batches whole, and returns the rows of its rank.
+own copy of such a dataset, and reads whole batches. So each worker reads its first two batches whole. If reading
+changes the dataset, the worker reads all batches whole, and returns the rows of its rank.
 
 A worker can be forked or start anew, and knows nothing of the other ranks. What it needs travels with the indices.
 """
@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paceline.inprocess import hooks
-from paceline.train.unmodified.reading.changes import FIRST_BATCHES, changes, read_again, state_of
+from paceline.train.unmodified.reading.read_side_effects import CHECKED_BATCHES, changed_names, reachable_state, reread
 
-OTHER = "a sample depends on the samples before it"
-_RANDOM = "a sample is another one each time it is read"
-_CHANGES = "_paceline_changes"  # attribute of a worker's fetcher: whether reading changes the dataset; None: not known
-_READS = "_paceline_reads"  # attribute of a worker's fetcher: the batches that were read until this was known
+DEPENDS = "a sample depends on the samples that were read before"
+_RANDOM = "each reading of a sample gives another result"
+_CHANGES = "_paceline_changes"  # attribute of a worker's fetcher: whether reading has side effects, or None at first
+_READS = "_paceline_reads"  # attribute of a worker's fetcher: the number of batches that were checked
 
 
 class WorkerPart(list[Any]):
@@ -76,23 +76,23 @@ def _part_of(fetcher: Any, fetch: Callable[[Any], Any], index: WorkerPart) -> An
 
 
 def _first_batch(fetcher: Any, fetch: Callable[[Any], Any], index: WorkerPart) -> Any:
-    """Read one of the first batches of a worker whole; note if that changes the dataset."""
+    """Read a whole batch, and check whether reading has side effects. The result is stored in the fetcher."""
     import torch
 
     reads = getattr(fetcher, _READS, 0) + 1
     setattr(fetcher, _READS, reads)
-    before = state_of(torch, fetcher.dataset)
+    before = reachable_state(torch, fetcher.dataset)
     found = fetch(index.whole)
-    changed = changes(before, state_of(torch, fetcher.dataset), is_first=reads == 1)
-    said = f"reading a sample changes {changed[0]}" if changed else ""
-    if reads == FIRST_BATCHES and not changed:
-        said = {"same": "", "other": OTHER, "random": _RANDOM}[read_again(torch, fetcher.dataset, index.whole)]
-    if said:
+    changed = changed_names(before, reachable_state(torch, fetcher.dataset), is_first=reads == 1)
+    reason = f"reading a sample changes {changed[0]}" if changed else ""
+    if reads == CHECKED_BATCHES and not changed:
+        reason = {"equal": "", "depends": DEPENDS, "random": _RANDOM}[reread(torch, fetcher.dataset, index.whole)]
+    if reason:
         with open(f"{index.note}.{os.getpid()}", "w", encoding="utf-8") as file:
-            file.write(said)
+            file.write(reason)
         os.replace(file.name, index.note)
-    if said or reads == FIRST_BATCHES:
-        setattr(fetcher, _CHANGES, bool(said))
+    if reason or reads == CHECKED_BATCHES:
+        setattr(fetcher, _CHANGES, bool(reason))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Is a data set refused whose samples depend on those before, and no other?"""
+"""The engine refuses a dataset in which a sample depends on previously read samples, and accepts other datasets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from paceline.core.errors import UsageError
 from paceline.core.layout import parse
 from paceline.train.batches import RankBatchSampler
-from paceline.train.loaders import SampleChanges
+from paceline.train.loaders import SideEffectCheck
 
 REMEMBER = [way for way in remembers.WAYS if way is not remembers.in_an_image_cache]
 PROGRAM = """
@@ -57,14 +57,14 @@ def test_the_check_can_be_left_out(tmp_path, checked):
 
 
 def read(data, layout="dp=2", workers=0, batches=4) -> int:
-    """Read some batches under the check, and return their number."""
+    """Read batches with the check, and return the number of batches."""
     order = [list(range(place, place + 8)) for place in range(0, 48, 8)]
     world = SimpleNamespace(layout=parse(layout), sample_part=0)
     loader = DataLoader(data, batch_sampler=RankBatchSampler(enumerate(order), world, 1), num_workers=workers)
-    changes = SampleChanges(loader, world)
+    check = SideEffectCheck(loader, world)
     iterator = iter(loader)
     for _ in range(batches):
-        with changes.watched():
+        with check.checked_read():
             next(iterator)
     return batches
 
@@ -73,7 +73,7 @@ def read(data, layout="dp=2", workers=0, batches=4) -> int:
 def test_each_kind_of_memory_is_refused_by_name(way, monkeypatch):
     monkeypatch.setenv("READ_SAMPLES", "0")
     data = remembers.Remembers(way, **remembers.WAYS[way]())
-    with pytest.raises(UsageError, match="reading a sample changes .*, and another sample comes of it; with dp=2"):
+    with pytest.raises(UsageError, match="reading a sample changes .*, and later samples depend on it. With dp=2"):
         read(data)
 
 

@@ -1,12 +1,13 @@
-"""Finds out whether reading a sample changes a dataset.
+"""Detects side effects of reading a sample: samples that depend on the samples that were read before.
 
-A rank reads only its rows of a batch. A dataset that reads the next line of a file, counts its calls, mixes a sample
-with the one before, or draws from its own generator would then give other samples than in one process. Two checks
-notice this while the first two batches are read whole:
+Examples are a dataset that reads the next line of a file, counts its calls, or mixes a sample with the previous one. A
+rank reads only its rows of a batch, so it would get other samples than one process. Two checks detect this while the
+first two batches are read whole:
 
-- `state_of` lists the values that a dataset can reach; `changes` compares the lists before and after a batch.
-- `read_again` reads a sample again after other samples, because a dataset can also keep a state where `state_of` does
-  not look, such as in an object of a library.
+- `reachable_state` lists the values that a dataset can reach, and `changed_names` compares two of these lists. The
+  entries of long lists and dictionaries are compared by identity. New keys of a dictionary and replaced Nones in a
+  list do not count, because a cache changes in this way.
+- `reread` reads one sample again after other samples. It detects a state in an object of a library, such as a database.
 """
 
 from __future__ import annotations
@@ -28,50 +29,50 @@ from paceline.train.unmodified.reading.datasets import variables_of, variables_o
 from paceline.train.unmodified.snapshot import is_own
 from paceline.train.unmodified.state import is_own_file
 
-RANDOM_GENERATOR = "its random generator"  # the name of all generators of a dataset in its state
-FIRST_BATCHES = 2  # that are read whole, and show whether reading changes the dataset
+RANDOM_GENERATOR = "its random generator"  # the name under which a state holds all generators of a dataset
+CHECKED_BATCHES = 2  # the number of first batches of a loader that are checked
 
 _PLAIN = (bool, int, float, complex, str, bytes)
-_MOST_ENTRIES = 200_000  # of a list or a dict whose entries are compared
-_MOST_ITEMS = 64  # of a list or a dict whose entries are searched; longer ones hold samples
-_MOST_BYTES = 1 << 20  # of a tensor or an array; larger ones hold samples
+_MOST_ENTRIES = 200_000  # entries of a longer container are not compared
+_MOST_ITEMS = 64  # a longer container holds samples, and its entries are not searched
+_MOST_BYTES = 1 << 20  # a larger tensor or array holds samples, and is not compared
 _MOST_DEPTH = 6
-_OTHERS, _SPREAD = 2, 6  # samples of the batch, and of the whole dataset, that are read before one is read again
-_FEW = 2  # of them are read before the sample is read once more
-_OF_FUNCTIONS = ("__defaults__", "__kwdefaults__")  # where a function can keep a state, besides its attributes
+_FROM_BATCH, _FROM_DATASET = 2, 6  # numbers of samples that `reread` reads between two readings of one sample
+_SECOND_TIME = 2  # the number of samples that it reads before the last reading
+_DEFAULTS = ("__defaults__", "__kwdefaults__")  # attributes with the default arguments of a function
 
-# What a state holds of a value: its kind, and what is compared. The entries of a list or a dict are compared by
-# identity. A dict that gets new keys is a cache, and so is a list in which None is replaced.
+# A state maps a name to the kind of a value and to what is compared of it: the value or a digest, the identity of an
+# object, or the identities of the entries of a container.
 _Kind = Literal["value", "none", "object", "list", "dict"]
 State = Mapping[str, tuple[_Kind, Any]]
 
 
-def state_of(torch: Any, dataset: Any) -> State:
-    """Return what reading a sample can change in a dataset, by name.
+def reachable_state(torch: Any, dataset: Any) -> State:
+    """Return the values that a dataset can reach and that reading a sample could change, by name.
 
-    These are attributes, entries of lists and dictionaries, small tensors and arrays, positions in open files, and the
-    states of generators; also in variables outside of the dataset that its methods use, directly or in functions of the
-    program, and environment variables.
+    These are attributes, entries of lists and dictionaries, small tensors and arrays, positions in open files, states
+    of random generators, and environment variables. Variables of the program that the methods of the dataset use are
+    included.
 
     Args:
         torch: The torch module.
-        dataset: The dataset; those inside of it, as of a `Subset`, are included.
+        dataset: The dataset. Datasets inside it, such as that of a `Subset`, are included.
     """
     found = dict(_values(torch, type(dataset).__name__, dataset, 0, set()))
     found |= {f"the environment variable {name}": ("value", value) for name, value in os.environ.items()}
     return {**found, RANDOM_GENERATOR: ("value", repr(states_of(own_generators(dataset))))}
 
 
-def changes(before: State, after: State, *, is_first: bool) -> list[str]:
-    """Return the names of what has changed between two states of a dataset.
+def changed_names(before: State, after: State, *, is_first: bool) -> list[str]:
+    """Return the names of the values that differ between two states of a dataset.
 
     Args:
         before: The state before a batch.
         after: The state after the batch.
-        is_first: Whether the batch is the first one. What is set for the first time then does not count, such as an
-            open file or a mean that is computed once.
+        is_first: Whether the batch is the first one of the loader. Values that are set for the first time then do not
+            count, such as a file that is opened or a mean that is computed once.
     """
-    # An entry that has left a dict is no change, as caches forget entries; a shorter list is one.
+    # Entries that were removed from a container do not count: a cache removes entries too.
     kept = {name: held for name, held in before.items() if name in after or not name.endswith("]")}
     found = [name for name, held in kept.items() if _differs(held, after.get(name), is_first=is_first)]
     return found if is_first else [*found, *(name for name in after if _is_new_attribute(name, before))]
@@ -106,7 +107,7 @@ def _values(torch: Any, name: str, value: Any, depth: int, seen: set[int]) -> It
         yield name, ("value", _digest(torch, value)) if value.nbytes <= _MOST_BYTES else ("object", id(value))
     elif isinstance(value, io.IOBase):
         yield f"the position in the file {name}", ("value", _position(value))
-    elif isinstance(value, Iterator):  # its position is not visible: reading may move it
+    elif isinstance(value, Iterator):  # its position cannot be read, so it always counts as changed
         yield f"the position of the iterator {name}", ("value", object())
     elif isinstance(value, list | tuple | dict | deque | set):
         yield name, _entries(value)
@@ -121,19 +122,22 @@ def _values(torch: Any, name: str, value: Any, depth: int, seen: set[int]) -> It
 
 
 def _entries(value: Any) -> tuple[_Kind, Any]:
-    """Return what is compared of a container: the identity of each entry, or of a long container its own identity."""
+    """Return the keys of a container with the identities of its entries. Entries of a short one are listed apart."""
     if len(value) > _MOST_ENTRIES:
         return "object", id(value)
-    if isinstance(value, dict):
-        return "dict", {key: id(each) for key, each in value.items()}
-    return "list", {id(each): 0 for each in value} if isinstance(value, set) else dict(enumerate(map(id, value)))
+    is_short = len(value) <= _MOST_ITEMS
+    if isinstance(value, set):
+        return "list", {id(each): 0 for each in value}
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    identities = {key: 0 if is_short else id(each) for key, each in items}
+    return "dict" if isinstance(value, dict) else "list", identities
 
 
 def _inside(torch: Any, name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the name and value of what a value refers to and what reading a sample can change.
+    """Yield the name and value of each object that a value references and that reading a sample could change.
 
-    These are attributes and class attributes, the arguments of a partial, the defaults and attributes of a function,
-    the function inside of a cache, and the variables that the code of the program uses.
+    These are the attributes of objects and classes, the arguments of a `functools.partial`, the attributes and default
+    arguments of a function, the function inside an `lru_cache`, and the variables that code of the program uses.
     """
     kind: Any = type(value)
     used: Iterator[tuple[str, Any]] = iter(())
@@ -147,7 +151,7 @@ def _inside(torch: Any, name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield f"{name}.__func__", value.__func__
     elif isinstance(value, types.FunctionType):
         if is_own_file(value.__code__.co_filename):
-            yield from ((f"{name} ({key})", getattr(value, key)) for key in _OF_FUNCTIONS)
+            yield from ((f"{name} ({key})", getattr(value, key)) for key in _DEFAULTS)
             yield from ((f"{name}.{key}", each) for key, each in list(vars(value).items()))
             used = variables_of(value)
     elif isinstance(value, functools._lru_cache_wrapper):
@@ -173,17 +177,20 @@ def _position(file: io.IOBase) -> int | None:
         return None
 
 
-def read_again(torch: Any, dataset: Any, index: Sequence[Any]) -> Literal["same", "other", "random"]:
-    """Read the first sample of a batch twice more, after others; the global random numbers are replayed.
+def reread(torch: Any, dataset: Any, index: Sequence[Any]) -> Literal["equal", "depends", "random"]:
+    """Read the first sample of a batch three times, with other samples between, and compare the results.
+
+    The random states of torch, NumPy and Python are the same for each reading, and are restored at the end. If the
+    dataset has a state, this function changes the state.
 
     Args:
         torch: The torch module.
-        dataset: The dataset, which this changes if it has a state.
+        dataset: The dataset.
         index: The indices of the batch.
 
     Returns:
-        "same" if the sample was the same; "other" if it depends on the samples before it; "random" if it is another
-        sample at each reading.
+        "equal" if all results are equal, "depends" if the sample depends on the samples that were read before, and
+        "random" if two readings in a row differ too.
     """
     before = draws.state(torch)
 
@@ -191,35 +198,33 @@ def read_again(torch: Any, dataset: Any, index: Sequence[Any]) -> Literal["same"
         draws.set_state(torch, before)
         try:
             return [_content(torch, leaf) for leaf in torch.utils._pytree.tree_leaves(dataset[number])]
-        except Exception:  # such as a sample that no sampler draws, or one that was used up
+        except Exception:  # the sampler may exclude a sample that cannot be read
             return None
 
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            expected, others = read(index[0]), _others(dataset, index)
-            for few in (others, others[:_FEW]):  # after few samples, a state may be the same by chance
-                for number in few:
+            expected, others = read(index[0]), _samples_between(dataset, index)
+            for between in (others, others[:_SECOND_TIME]):  # one result may be equal by chance
+                for number in between:
                     read(number)
                 if read(index[0]) != expected:
-                    break
-            else:
-                return "same"
-            return "other" if read(index[0]) == read(index[0]) else "random"
+                    return "depends" if read(index[0]) == read(index[0]) else "random"
+            return "equal"
     finally:
         draws.set_state(torch, before)
 
 
-def _others(dataset: Any, index: Sequence[Any]) -> list[Any]:
-    """Return the numbers of some samples of the batch, and of some that are spread over the dataset."""
-    found = list(index[1 : 1 + _OTHERS])
+def _samples_between(dataset: Any, index: Sequence[Any]) -> list[Any]:
+    """Return the indices of some samples of a batch, and of samples at equal distances in the dataset."""
+    found = list(index[1 : 1 + _FROM_BATCH])
     if all(isinstance(number, int) for number in index) and hasattr(dataset, "__len__"):
         length = len(dataset)
-        found += [(index[0] + step * length // (_SPREAD + 1)) % length for step in range(1, _SPREAD + 1)]
+        found += [(index[0] + step * length // (_FROM_DATASET + 1)) % length for step in range(1, _FROM_DATASET + 1)]
     return found
 
 
 def _content(torch: Any, leaf: Any) -> Any:
-    """Return what is compared of a part of a sample; None for what `default_collate` does not put into batches."""
+    """Return the content of a leaf of a sample in a comparable form; None for types without one."""
     if isinstance(leaf, torch.Tensor):
         plain = leaf.layout is torch.strided and not leaf.is_quantized
         return leaf.shape, bytes_of(leaf).cpu().numpy().tobytes() if plain else None
