@@ -1,4 +1,4 @@
-"""What a search tells of the last recorded run of its program."""
+"""What a search tells of the last recorded run of its program, and which options a next search gets."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from tests.explain.written_run import steady_rows, write_launch, write_rank
 
-from paceline.cli.tune import _last_run
+from paceline.cli.base.program import typed_options
+from paceline.cli.tune import _last_run, command
 
 LINE = ["python", "train.py"]
 
@@ -48,3 +49,13 @@ def test_runs_of_other_programs_tell_nothing(runs: Path) -> None:
     assert _last_run(LINE) == {}
     write(runs / "one")
     assert _last_run([*LINE, "--epochs", "2"]) == {}
+
+
+def test_typed_options_are_those_of_the_command_line_in_one_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Options with a default value, or from the environment, need not be typed again."""
+    monkeypatch.setenv("PACELINE_TUNE_TRIALS", "7")
+    given = ["--python-sandbox", "--goal", "time", "--recipe", "my recipe.toml", "--budget", "5m", "train.py"]
+    context = command.make_context("tune", given)
+    with context:
+        text = typed_options(("python_sandbox", "goal", "recipe", "allow_network", "trials"))
+    assert text == "--python-sandbox --goal time --recipe 'my recipe.toml' "

@@ -15,7 +15,15 @@ from paceline.cli import patch
 from paceline.cli.base.files import FILE, FILE_ONLY, check_writable, opens_page, to_json
 from paceline.cli.base.numbers import Duration
 from paceline.cli.base.price import by_instance, by_number, price_of
-from paceline.cli.base.program import ProgramCommand, check_command, command_line, program_of, stem_of, takes_program
+from paceline.cli.base.program import (
+    ProgramCommand,
+    check_command,
+    command_line,
+    program_of,
+    stem_of,
+    takes_program,
+    typed_options,
+)
 from paceline.cli.base.progress import Progress
 from paceline.core.errors import EnvironmentFault, PacelineError, UsageError
 from paceline.core.recipe import Recipe, recipe_toml
@@ -29,6 +37,17 @@ if TYPE_CHECKING:
     from paceline.tune.search.result import TuneResult
 
 TUNES = Path(".paceline/tunes")
+_REPEATED = (  # options that the next search gets too
+    "trials",
+    "allow_network",
+    "python_sandbox",
+    "goal",
+    "price",
+    "instance",
+    "verify_quality",
+    "recipe",
+    "directory",
+)
 _ENDED_BY_USER = ("SIGINT", "SIGTERM", "SIGHUP")  # signals that do not count as a crash
 
 
@@ -177,7 +196,7 @@ def _tuned(line: list[str], folder: Path, options: dict[str, Any]) -> int:
     found = tuned.best or (tuned.unproven.recipe if tuned.unproven is not None else {})
     written, fault = _write_recipe(options["recipe"], found, proven=bool(tuned.best)) if found else (None, None)
     tuned = replace(tuned, **_last_run(line))
-    steps = next_steps(tuned, as_typed(line), written)
+    steps = next_steps(tuned, as_typed(line), written, typed_options(_REPEATED))
     render(tuned, recipe_file=written, steps=steps, console=Console(highlight=False))
     if fault is not None:
         click.echo(recipe_toml(found), nl=False)

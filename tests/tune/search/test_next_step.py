@@ -46,6 +46,18 @@ def test_what_is_not_allowed_and_promises_more_is_the_last_line():
     assert len(steps_of("recipe.toml", trials=(less,), **won)) == 1  # it promises less than what was found
 
 
+def test_a_proposed_search_keeps_the_options_of_this_one():
+    tuned = tune_sample.tuned(
+        trials=(skipped("numeric", 1.5, 2.5),),
+        best={},
+        speedup=None,
+        allowed=("exact", "resampled"),
+        out_of_budget=True,
+    )
+    commands = [str(step.command) for step in next_steps(tuned, PROGRAM, None, "--python-sandbox --goal time ")]
+    assert commands and all(f"--python-sandbox --goal time {PROGRAM}" in command for command in commands)
+
+
 def test_what_looked_best_can_be_run_though_it_is_not_proven():
     looked = trial(1, "loader.workers", {"loader": {"num_workers": 2}}, speedup=factor(8.2, 0.0, math.inf, pairs=5))
     again, run = steps_of("unproven.toml", unproven=looked, out_of_budget=True)

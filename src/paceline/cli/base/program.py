@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
 from paceline.cli.base.command import Command
@@ -118,6 +120,21 @@ def start_of(program: Program) -> str:
     if program.module is not None:
         return f"-m {program.module}"
     return f"-- {program.arguments[0]} …" if program.any_command else program.arguments[0]
+
+
+def typed_options(names: Collection[str]) -> str:
+    """Return the options of the current command that the user typed, each with a space after it.
+
+    Args:
+        names: The parameter names of the options, such as ``python_sandbox``.
+    """
+    ctx = click.get_current_context()
+    words: list[str] = []
+    for option in ctx.command.params:
+        name = option.name or ""
+        if name in names and ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            words += [option.opts[0], *([] if getattr(option, "is_flag", False) else [str(ctx.params[name])])]
+    return "".join(f"{shlex.quote(word)} " for word in words)
 
 
 def command_line(program: Program) -> list[str]:

@@ -24,20 +24,23 @@ _PROVEN = 1.005  # least lower end of a proven gain
 _SECONDS_OF_STEPS = 60.0  # least seconds of steps that a program needs so that changes can be compared
 
 
-def next_steps(tuned: TuneResult, program: str, recipe_file: str | None) -> list[NextStep]:
+def next_steps(tuned: TuneResult, program: str, recipe_file: str | None, options: str = "") -> list[NextStep]:
     """Return what to do after a search, the first step first.
 
     Args:
         tuned: The result of the search.
         program: The program and its arguments, as typed after the subcommand.
         recipe_file: Path of the written recipe (the best or the unproven recipe), or None.
+        options: Other options of the search than the budget and the safety class, with a space at the end. A proposed
+            search gets the same options.
     """
-    allow = _allow(tuned, program)
+    searched = f"{options}{program}"
+    allow = _allow(tuned, searched)
     if recipe_file is not None and tuned.best:
         run = NextStep(text="run the program with the recipe", command=f"paceline run --recipe {recipe_file} {program}")
         return [step for step in (_crash(tuned, program), run, allow) if step is not None]
-    again = _again(tuned, program)
-    more_budget = _more_budget(tuned, program) if again is None else None
+    again = _again(tuned, searched)
+    more_budget = _more_budget(tuned, searched) if again is None else None
     looked_best = _looked_best(tuned, program, recipe_file)
     steps = [_crash(tuned, program), again, _longer_program(tuned), more_budget, looked_best, allow]
     return [step for step in steps if step is not None] or [_explain(tuned, program)]
