@@ -23,6 +23,7 @@ from paceline.train import gradients, loaders, optimizers
 from paceline.train.arrange import arrange
 from paceline.train.average import AveragedWeights
 from paceline.train.comparison.first_step import FirstStep, copied
+from paceline.train.comparison.loss_parts import CheckedLoss
 from paceline.train.engine_base import EngineBase
 from paceline.train.meta_device import Init, Weights, fill, source_of
 from paceline.train.parallel.replicas import replicas_of
@@ -161,10 +162,13 @@ class Engine(EngineBase):
             )
         if self._first_step is not None and self._first_step.due:
             self._first_step.of_batch(inputs, target, self._loss, self._weight)
+            if self.world.layout.samples > 1:
+                has_state = self._first_step.loss_has_state
+                self._checked_loss = CheckedLoss(self._loss, self._weight, self.world.layout, has_state=has_state)
         self._first_step = None
         if passes.begun == 0 and self._replicas is not None:
             self._replicas.begin()
-        passes.train(inputs, target, self._loss, self._weight)
+        passes.train(inputs, target, self._checked_loss or self._loss, self._weight)
 
     def loss(self) -> float:
         """Return the loss of this step's batch over all ranks; with `[asynchronous]` that of this rank.

@@ -17,6 +17,7 @@ from paceline.train.checkpoints import folder as checkpoints
 from paceline.train.checkpoints.background import BackgroundSaves
 from paceline.train.checkpoints.export import export
 from paceline.train.comparison.first_step import FirstStep
+from paceline.train.comparison.loss_parts import CheckedLoss
 from paceline.train.evaluation import evaluated
 from paceline.train.parallel.asynchronous import Rounds, Staleness
 from paceline.train.parallel.replicas import Replicas
@@ -61,6 +62,7 @@ class EngineBase:
         self._optimizer: Any = None
         self._schedule: Any = None
         self._loss: Loss | None = None
+        self._checked_loss: CheckedLoss | None = None  # used in training on ranks with different samples
         self._weight: Callable[[Any], Any] | None = None
 
     def _tell_micro_batches(self) -> None:

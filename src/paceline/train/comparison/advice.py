@@ -36,6 +36,22 @@ def of_difference(layout: Layout, name: str, what: str, share: float) -> str:
     )
 
 
+def of_loss(layout: Layout, call: int, whole: float, mean: float) -> str:
+    """Return the message for a loss that is not the mean of the losses of two halves of the samples of a rank.
+
+    Args:
+        layout: The layout of the run.
+        call: The number of the call of the loss.
+        whole: The loss.
+        mean: The mean of the losses of both halves, weighted by `weight`.
+    """
+    return (
+        f"{layout}: the loss of some samples is {whole:.6g}, but the mean of the losses of two halves of them is "
+        f"{mean:.6g} (call {call} of the loss on this rank), so training differs from that of one process. "
+        f"{_BY_AXIS['samples']}. {_OFF}"
+    )
+
+
 def of_draws(layout: Layout, name: str, what: str) -> str:
     """Return the message for ranks of one tp group that draw different random numbers."""
     return (

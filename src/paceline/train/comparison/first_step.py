@@ -21,7 +21,7 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.train import batch_norm
 from paceline.train.arrange import Arranged, is_on_meta
-from paceline.train.comparison import advice, differences, draws, rounding, samples, synced
+from paceline.train.comparison import advice, differences, draws, function_state, rounding, samples, synced
 from paceline.train.comparison.paired_passes import Attempt, BatchPasses, ForwardPasses, PairedPasses, exact_context
 from paceline.train.comparison.restored import restored, varied
 from paceline.train.comparison.samples import numbers
@@ -82,6 +82,7 @@ class FirstStep:
         self._bytes = 4  # bytes of an element of the format in which both models compute
         self._replay: list[draws.Draw] = []
         self._buffers: list[tuple[Any, Any]] = []
+        self.loss_has_state = False  # whether calls of the loss changed something, which is then restored
 
     @property
     def due(self) -> bool:
@@ -108,7 +109,10 @@ class FirstStep:
         Raises:
             UsageError: The models differ.
         """
-        self._compare((inputs, target), lambda attempt: BatchPasses(attempt, (inputs, target), loss, weight))
+        models = [self._arranged.module, self._arranged.held, self._whole]
+        with function_state.kept((loss, weight), models) as changed:
+            self._compare((inputs, target), lambda attempt: BatchPasses(attempt, (inputs, target), loss, weight))
+        self.loss_has_state = any(changed)
 
     def of_forward(self, args: Any, kwargs: Any) -> None:
         """Run the comparison on a call of the model.

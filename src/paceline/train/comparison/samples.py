@@ -8,6 +8,7 @@ possible slices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import is_dataclass
 from itertools import permutations
 from typing import Any
 
@@ -33,8 +34,13 @@ def count(values: Any) -> int:
 
 def cut(values: Any, most: int) -> Any:
     """Return the first `most` samples of inputs."""
+    return selected(values, slice(0, most))
+
+
+def selected(values: Any, which: slice) -> Any:
+    """Return some samples of inputs or outputs; what has another size in dimension 0 stays whole."""
     samples = count(values)
-    return _each(values, lambda value: value[:most] if _len(value) == samples else value)
+    return _each(values, lambda value: value[which] if _len(value) == samples else value)
 
 
 def whole(values: Any, world: World, *, joined: bool) -> Any:
@@ -181,7 +187,9 @@ def _moved(values: Any, device: Any) -> Any:
 def _each(values: Any, change: Callable[[Any], Any]) -> Any:
     """Return inputs with a function applied to each tensor, and to each list of one tensor per sample."""
     if isinstance(values, Mapping):
-        return {key: _each(value, change) for key, value in values.items()}
+        found = {key: _each(value, change) for key, value in values.items()}
+        # The outputs of Hugging Face models are dataclasses, of which a loss reads the attributes.
+        return type(values)(**found) if is_dataclass(values) else found
     if isinstance(values, list) and values and all(hasattr(value, "ndim") for value in values):
         return change(values)
     if isinstance(values, tuple | list):
