@@ -202,7 +202,7 @@ def test_an_optimizer_from_before_is_refused():
     model = net()
     with pytest.raises(UsageError, match="a ready SGD.*Give a function"):
         Engine().setup(model, sgd(model))
-    with pytest.raises(UsageError, match="26 parameters of the optimizer do not belong to the distributed model"):
+    with pytest.raises(UsageError, match="26 parameters of the optimizer do not belong to the model"):
         Engine().setup(model, lambda _: sgd(net()))
 
 

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train import gradients, loaders, optimizers
+from paceline.train import gradients, loaders, optimizers, rows
 from paceline.train.arrange import arrange
 from paceline.train.average import AveragedWeights
 from paceline.train.comparison.first_step import FirstStep, copied
@@ -27,7 +27,7 @@ from paceline.train.comparison.loss_parts import CheckedLoss
 from paceline.train.engine_base import EngineBase
 from paceline.train.meta_device import Init, Weights, fill, source_of
 from paceline.train.parallel.replicas import replicas_of
-from paceline.train.passes import Loss, Passes
+from paceline.train.passes import Loss
 from paceline.train.ranks.world import draw_apart, draw_within
 
 
@@ -82,12 +82,13 @@ class Engine(EngineBase):
             )
         optimizers.check_maker(optimizer)
         source = source_of(model, self.recipe, init, weights)
-        copy = partial(copied, world=self.world, recipe=self.recipe)
-        arranged = arrange(model, self.world, self.recipe, sample, copy)
+        arranged = arrange(
+            model, self.world, self.recipe, sample, partial(copied, world=self.world, recipe=self.recipe)
+        )
         if source is not None:
             fill(source, arranged.held, self.world)
-        self._passes = Passes(arranged, self._weights, self._planned, self._context, self.scale)
         self._optimizer = optimizers.made(optimizer, arranged.held)
+        self._passes = self._passes_of(arranged)
         self._made_with_state = bool(self._optimizer.state)
         self._replicas = replicas_of(self.recipe.local, self.recipe.asynchronous, model, self.world)
         if self.recipe.ema.decay is not None:
@@ -123,7 +124,7 @@ class Engine(EngineBase):
 
     def split(self, batch: Any) -> list[Any]:
         """Split a batch (a tensor, or a tuple, list or dict of them) into its micro-batches along dimension 0."""
-        return loaders.parts(batch, self._planned)
+        return rows.parts(batch, self._planned)
 
     @contextmanager
     def micro_step(self, *, last: bool | None = None) -> Iterator[None]:

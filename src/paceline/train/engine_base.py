@@ -12,13 +12,16 @@ from typing import Any, Self
 
 from paceline.core.errors import UsageError
 from paceline.train import gradients, loaders
+from paceline.train.arrange import Arranged
 from paceline.train.average import AveragedWeights
 from paceline.train.checkpoints import folder as checkpoints
 from paceline.train.checkpoints.background import BackgroundSaves
 from paceline.train.checkpoints.export import export
 from paceline.train.comparison.first_step import FirstStep
 from paceline.train.comparison.loss_parts import CheckedLoss
+from paceline.train.comparison.outside_parameters import OutsideParameters
 from paceline.train.evaluation import evaluated
+from paceline.train.parallel import dtensor_reads
 from paceline.train.parallel.asynchronous import Rounds, Staleness
 from paceline.train.parallel.replicas import Replicas
 from paceline.train.passes import Loss, Passes
@@ -230,6 +233,11 @@ class EngineBase:
             found["schedule"] = self._schedule.state_dict()
         return found
 
+    def _passes_of(self, arranged: Arranged) -> Passes:
+        """Return the passes of a model, which search the losses for parameters that are not part of the model."""
+        outside = OutsideParameters(self.world, self.recipe.checks.first_step, arranged.held, self._optimizer)
+        return Passes(arranged, self._weights, self._planned, self._context, self.scale, outside.search)
+
     def _ready(self) -> Passes:
         if self._passes is None:
             raise UsageError("the engine has no model yet: call setup(model, optimizer) first")
@@ -240,6 +248,7 @@ class EngineBase:
         """Run passes in the run's precision; with pp, random numbers come from each stage's own stream."""
         with ExitStack() as stack:
             stack.enter_context(self.recipe.compute.explained())
+            stack.enter_context(dtensor_reads.explained(self.world.layout))
             stack.enter_context(self.recipe.precision.context(self.device.type))
             if self.world.layout.pp > 1:
                 stack.enter_context(self.world.drawing("model"))

@@ -17,9 +17,8 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train import loaders
+from paceline.train import loaders, rows
 from paceline.train.arrange import Arranged
-from paceline.train.batches import like
 from paceline.train.parallel import cp
 from paceline.train.passes import called
 from paceline.train.ranks import agreement, random_states
@@ -68,12 +67,12 @@ def evaluated(
             _check_pair(batch)
             if not number:
                 _check_same(batch, world)
-            (inputs, target), counts = _part(loaders.moved(batch, world.device), world)
+            (inputs, target), count = _part(loaders.moved(batch, world.device), world)
             with context():
                 output = _output(arranged, inputs)
                 values = [measure(output, target) for measure in measures.values()] if output is not None else []
-            if values and counts:
-                means.add(output, target, values)
+            if values and count:
+                means.add(output, target, values, count)
     return means.over_ranks(world)
 
 
@@ -89,15 +88,15 @@ class _WeightedMeans:
         self._weights = torch.zeros(1, _WEIGHTINGS, dtype=torch.float64)
         self._mismatches = torch.zeros(len(measures), _WEIGHTINGS)
 
-    def add(self, output: Any, target: Any, values: Sequence[Any]) -> None:
-        """Add the values of the measures for one part of a batch, and check the weightings."""
+    def add(self, output: Any, target: Any, values: Sequence[Any], count: int) -> None:
+        """Add the values of the measures for one part of a batch of some samples, and check the weightings."""
         import torch
 
-        weights = self._weights_of(target)
+        weights = self._weights_of(target, count)
         own = torch.tensor([[float(value)] for value in values], dtype=torch.float64)
         self._sums += torch.where(weights > 0, own * weights, 0.0)  # a mean over no items is NaN
         self._weights += weights
-        halves = self._halves(output, target)
+        halves = self._halves(output, target, count)
         if halves and (self._batches < _CHECKED_BATCHES or self._decides(halves)):
             for row, measure in enumerate(self._measures.values()):
                 self._mismatches[row] += _mismatches(measure, values[row], halves)
@@ -114,21 +113,21 @@ class _WeightedMeans:
             found[name] = float(sums[row, column] / weights[0, column])
         return found
 
-    def _weights_of(self, target: Any) -> Any:
-        """Return the weight of a target under each weighting, a tensor of shape [2]."""
+    def _weights_of(self, target: Any, count: int) -> Any:
+        """Return the weight of a target of some samples under each weighting, a tensor of shape [2]."""
         import torch
 
-        count = float(_count(target))
-        return torch.tensor([float(self._weight(target)) if self._weight else count, count], dtype=torch.float64)
+        own = float(self._weight(target)) if self._weight else float(count)
+        return torch.tensor([own, float(count)], dtype=torch.float64)
 
-    def _halves(self, output: Any, target: Any) -> list[tuple[Any, Any, Any]]:
-        """Return output, target and weights of two halves of a part; empty if the output cannot be split."""
-        count = _count(target)
-        if count < 2 or not _is_plain(output) or _count(output) != count:
+    def _halves(self, output: Any, target: Any, count: int) -> list[tuple[Any, Any, Any]]:
+        """Return output, target and weights of two halves of a part; empty if the part cannot be split."""
+        if count < 2 or not rows.is_known(output) or _count(output) != count or _count((output, target)) != count:
             return []
         middle = max(1, count // 3)  # halves of different sizes, which the weightings weigh differently
-        halves = [(_samples(output, count, one), _samples(target, count, one)) for one in _slices(middle, count)]
-        return [(output, target, self._weights_of(target)) for output, target in halves]
+        slices = [(slice(0, middle), middle), (slice(middle, count), count - middle)]
+        halves = [(*rows.selected((output, target), count, which), size) for which, size in slices]
+        return [(output, target, self._weights_of(target, size)) for output, target, size in halves]
 
     def _decides(self, halves: Sequence[tuple[Any, Any, Any]]) -> bool:
         """Return whether these halves can show which weighting is right, if no earlier ones have shown it."""
@@ -137,10 +136,6 @@ class _WeightedMeans:
         (_, _, first), (_, _, second) = halves
         undecided = (self._mismatches == 0).all(dim=1).any()
         return bool(undecided) and not torch.isclose(first[0] * second[1], first[1] * second[0])
-
-
-def _slices(middle: int, count: int) -> tuple[slice, slice]:
-    return slice(0, middle), slice(middle, count)
 
 
 def _mismatches(measure: Measure, value: Any, halves: Sequence[tuple[Any, Any, Any]]) -> Any:
@@ -252,38 +247,27 @@ def _as_rank_0(world: World) -> Iterator[None]:
         random_states.put(own, world.device)
 
 
-def _part(batch: Any, world: World) -> tuple[Any, bool]:
-    """Return this rank's part of a batch, and False if this is only the first sample with weight 0."""
-    count, parts, part = _count(batch), world.layout.samples, world.sample_part
+def _part(batch: Any, world: World) -> tuple[Any, int]:
+    """Return this rank's part of a batch, and its number of samples; 0 if the part is only a first sample of weight 0.
+
+    Raises:
+        UsageError: The batch cannot be split into samples, and ranks have different samples.
+    """
+    parts, part = world.layout.samples, world.sample_part
+    count = _count(batch) if parts == 1 else rows.count_of(batch)
     first, last = count * part // parts, count * (part + 1) // parts
-    found = _samples(batch, count, slice(first, last) if last > first else slice(0, 1))
+    found = batch if parts == 1 else rows.selected(batch, count, slice(first, last) if last > first else slice(0, 1))
     if world.layout.cp > 1:
         found = cp.part_of(found, world.position("cp"), world.layout.cp)
-    return found, last > first
+    return found, last - first
 
 
 def _count(batch: Any) -> int:
-    """Return the number of samples in a batch."""
-    if isinstance(batch, Mapping):
-        batch = tuple(batch.values())
-    if isinstance(batch, tuple | list):
-        return next((found for value in batch if (found := _count(value))), 0)
-    return int(batch.shape[0]) if getattr(batch, "ndim", 0) else 0
-
-
-def _samples(batch: Any, count: int, which: slice) -> Any:
-    if isinstance(batch, Mapping):
-        return {key: _samples(value, count, which) for key, value in batch.items()}
-    if isinstance(batch, tuple | list):
-        return like(batch, [_samples(value, count, which) for value in batch])
-    return batch[which] if getattr(batch, "ndim", 0) and batch.shape[0] == count else batch
-
-
-def _is_plain(output: Any) -> bool:
-    """Return whether an output consists of tuples, lists and dicts; other containers have attributes to split too."""
-    if isinstance(output, Mapping):
-        return type(output) is dict and all(map(_is_plain, output.values()))
-    return not isinstance(output, tuple | list) or all(map(_is_plain, output))
+    """Return the number of samples in a batch, or 1 if it cannot be split into samples."""
+    try:
+        return rows.count_of(batch)
+    except UsageError:
+        return 1
 
 
 def _output(arranged: Arranged, inputs: Any) -> Any:

@@ -29,7 +29,6 @@ from paceline.train.unmodified.reading.read_side_effects import (
 if TYPE_CHECKING:
     from paceline.data import Loader
 
-_PLAIN = str | bytes | int | float  # values of one sample, if a list contains only these
 _OPTIONS = (
     "num_workers",
     "collate_fn",
@@ -258,28 +257,3 @@ def moved(batch: Any, device: Any) -> Any:
     if isinstance(batch, tuple | list):
         return like(batch, [moved(value, device) for value in batch])
     return batch
-
-
-def parts(batch: Any, number: int) -> list[Any]:
-    """Split a batch into equal parts along dimension 0.
-
-    Raises:
-        UsageError: The number of samples is not a multiple of the number of parts.
-    """
-    if number == 1:
-        return [batch]
-    if isinstance(batch, Mapping):  # Hugging Face's BatchEncoding too
-        split_values = {key: parts(value, number) for key, value in batch.items()}
-        return [{key: values[i] for key, values in split_values.items()} for i in range(number)]
-    if isinstance(batch, tuple | list) and not all(isinstance(value, _PLAIN) for value in batch):
-        columns = [parts(value, number) for value in batch]
-        return [like(batch, [column[i] for column in columns]) for i in range(number)]
-    if isinstance(batch, _PLAIN) or not hasattr(batch, "__len__"):  # applies to all samples
-        return [batch] * number
-    if len(batch) % number:
-        raise UsageError(
-            f"a batch of {len(batch)} samples cannot be split into {number} equal micro-batches; set "
-            "memory.micro_batches (--accumulate) to a number that divides it, or use another batch size"
-        )
-    size = len(batch) // number
-    return [batch[i * size : (i + 1) * size] for i in range(number)]

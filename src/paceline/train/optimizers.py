@@ -11,7 +11,11 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.train.parallel import dtensor_reads
 
-_NO_RULE = ("placement", "sharding strategy")  # words of the errors of torch's DTensor
+_NO_RULE = (
+    "placement",
+    "sharding strategy",
+    "mixed torch.Tensor and DTensor",
+)  # words of the errors of torch's DTensor
 _WAY_OUT = "Give a function: setup(model, lambda model: AdamW(model.parameters()))"
 
 
@@ -138,8 +142,9 @@ def _check_owned(optimizer: Any, model: Any) -> None:
     strange = sum(id(p) not in own for group in optimizer.param_groups for p in group["params"])
     if strange:
         raise UsageError(
-            f"{strange} parameters of the optimizer do not belong to the distributed model, because the optimizer was "
-            "created earlier; create it from the model that the function gets: setup(model, lambda model: "
+            f"{strange} parameters of the optimizer do not belong to the model that the function for the optimizer "
+            "got. They are of the model from before it was split, or of another module, such as a loss, which must be "
+            "a part of the model. Use the parameters of the model that the function gets: setup(model, lambda model: "
             "AdamW(model.parameters()))"
         )
 

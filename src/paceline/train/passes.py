@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train import loaders
+from paceline.train import rows
 from paceline.train.arrange import Arranged
 from paceline.train.gradients import Weights
 from paceline.train.parallel import decoders
@@ -34,6 +34,7 @@ class Passes:
         planned: int,
         context: Callable[[], AbstractContextManager[Any]],
         scale: Any = None,
+        note_loss: Callable[[Any], None] = lambda loss: None,
     ) -> None:
         """Store the arguments and set the counters to zero.
 
@@ -43,6 +44,7 @@ class Passes:
             planned: The number of micro-steps of a step.
             context: Returns the context of a forward pass, such as autocast.
             scale: The loss scale; None without fp16.
+            note_loss: Called with each loss before its backward pass.
         """
         self.arranged = arranged
         self.weights = weights
@@ -51,6 +53,7 @@ class Passes:
         self.synced = False  # whether the gradients of this step are reduced over ranks
         self._context = context
         self._scale = scale
+        self._note_loss = note_loss
 
     @contextmanager
     def micro_step(self, last: bool | None) -> Iterator[None]:
@@ -69,6 +72,7 @@ class Passes:
     def backward(self, loss: Any, weight: Any) -> None:
         """Run backward of one loss of a micro-batch, multiplied by its weight."""
         self.weights.take(weight)
+        self._note_loss(loss)
         loss = self.weights.multiplied(loss, weight)
         self.weights.add(loss)
         (loss * self._scale.value if self._scale else loss).backward()
@@ -85,8 +89,7 @@ class Passes:
         if self.arranged.stages is not None:
             self._run_stages(self.arranged.stages, (inputs, target), loss, weight)
             return
-        parts = zip(loaders.parts(inputs, self.planned), loaders.parts(target, self.planned), strict=True)
-        for part, wanted in parts:
+        for part, wanted in rows.parts((inputs, target), self.planned):
             with self.micro_step(None):
                 output = called(self.arranged.module, part)
                 # With [layers] the output is on the last device.
@@ -98,23 +101,23 @@ class Passes:
         """Run a batch through the pipeline."""
         inputs, target = batch
         scale = self._scale.value if self._scale else 1.0
-        for wanted in loaders.parts(target, self.planned):
+        for _, wanted in rows.parts((inputs, target), self.planned):
             self.weights.begin()
             self.weights.take(weight(wanted) if weight else None)
         with self._context():
-            losses = stages.run(inputs, target, partial(_scaled, self.weights, loss, weight, scale))
+            losses = stages.run(inputs, target, partial(self._scaled, loss, weight, scale))
         for each in losses:
             self.weights.add(each / scale)
         self.begun, self.synced = self.planned, True
+
+    def _scaled(self, loss: Any, weight: Any, scale: float, output: Any, wanted: Any) -> Any:
+        """Return the weighted and scaled loss of a micro-batch of a pipeline, for backward."""
+        found, own = loss(output, wanted), weight(wanted) if weight else None
+        self._note_loss(found)
+        self.weights.guard_from(own, output)
+        return self.weights.multiplied(found, own) * scale
 
     def clear(self) -> None:
         """Reset the counters for the next step."""
         self.weights.clear()
         self.begun, self.synced = 0, False
-
-
-def _scaled(weights: Any, loss: Any, weight: Any, scale: float, output: Any, wanted: Any) -> Any:
-    """Return the weighted and scaled loss of a micro-batch of a pipeline, for backward."""
-    found, own = loss(output, wanted), weight(wanted) if weight else None
-    weights.guard_from(own, output)
-    return weights.multiplied(found, own) * scale

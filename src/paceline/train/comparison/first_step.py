@@ -124,6 +124,7 @@ class FirstStep:
 
     def _compare(self, given: Any, make: Callable[[Attempt], PairedPasses]) -> None:
         self._busy = True
+        _follow(self._whole, self._arranged.held)
         rounded = self._recipe.precision.dtype() is not None and self._sharded
         context, self._bytes = exact_context(
             samples.floats(given), self._recipe.precision, self._world, rounded=rounded
@@ -159,7 +160,7 @@ class FirstStep:
                 failed = self._attempt(attempt, make)
             if failed is None:
                 return
-            why = f"{why}; {failed}" if why else failed
+            why = f"{why}; {failed}" if why and failed not in why else failed
         self._tell(why)
 
     def _attempt(self, attempt: Attempt, make: Callable[[Attempt], PairedPasses]) -> str | None:
@@ -336,6 +337,16 @@ class FirstStep:
     def _tell(self, why: str) -> None:
         if self._world.rank == 0:
             sys.stderr.write(f"paceline: {advice.of_no_comparison(self._world.layout, self._name, why)}\n")
+
+
+def _follow(whole: Any, held: Any) -> None:
+    """Train and freeze the parts of the copy as those of the model, which the user may have changed after `setup`."""
+    own = dict(held.named_modules())
+    for name, part in whole.named_modules():
+        part.training = own[name].training if name in own else part.training
+    trained = {name: each.requires_grad for name, each in held.named_parameters()}
+    for name, each in whole.named_parameters():
+        each.requires_grad_(trained.get(name, each.requires_grad))
 
 
 def _owner(name: str) -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
+from paceline.train import rows
 from paceline.train.comparison import advice, function_state, samples
 from paceline.train.passes import Loss
 from paceline.train.ranks import random_states
@@ -50,23 +51,24 @@ class CheckedLoss:
     def _check(self, output: Any, target: Any) -> None:
         import torch
 
-        count = samples.count(target) // 2 * 2
-        if not count or samples.count(output) != samples.count(target):
+        if not rows.is_known((output, target)):
             return
         drawn = {**random_states.of_torch(_device(output)), **random_states.of_host()}
-        parts = [slice(0, count), slice(0, count), slice(0, count // 2), slice(count // 2, count)]
         try:
             with torch.no_grad():
-                found = [self._of(samples.selected(output, part), samples.selected(target, part)) for part in parts]
+                found = [self._of(*part) for part in _parts(output, target)]
         except Exception:  # such as a loss of pairs of samples, whose halves have an odd number
             return
         finally:
             random_states.put(drawn, _device(output))
+        if not found:
+            return
         (whole, _, size), (again, _, _), *halves = found
         weights = sum(weight for _, weight, _ in halves)
         mean = sum(weight * loss for loss, weight, _ in halves if weight) / weights if weights else whole
         scale = max(abs(whole), *(abs(loss) for loss, weight, _ in halves if weight), 0.0)
-        rounding = 8 * size * max((float(value.abs().max()) for value in samples.numbers(output)), default=0.0)
+        largest = [float(value.abs().max()) for value in samples.numbers(output) if value.numel()]
+        rounding = 8 * size * max(largest, default=0.0)
         if whole == again and abs(whole - mean) > max(_TOLERANCE, 8 * size) * scale + rounding:
             raise UsageError(advice.of_loss(self._layout, self._calls, whole, mean))
 
@@ -79,6 +81,16 @@ class CheckedLoss:
             weight = 1.0 if self._weight is None else float(self._weight(target))
         dtype = loss.dtype if loss.is_floating_point() else torch.float32
         return float(loss), weight, torch.finfo(dtype).eps
+
+
+def _parts(output: Any, target: Any) -> list[tuple[Any, Any]]:
+    """Return an even number of samples of an output and a target, twice, and then both halves of these samples."""
+    count = rows.count_of((output, target))
+    even = count // 2 * 2
+    if not even or rows.count_of(output) != count:
+        return []
+    slices = [slice(0, even), slice(0, even), slice(0, even // 2), slice(even // 2, even)]
+    return [rows.selected((output, target), count, which) for which in slices]
 
 
 def _device(output: Any) -> Any:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from paceline.train import gradients, loaders
+from paceline.core.errors import UsageError
+from paceline.train import gradients, rows
 from paceline.train.arrange import Arranged
-from paceline.train.batches import like
 from paceline.train.comparison import samples
 from paceline.train.comparison.differences import relative
 from paceline.train.comparison.draws import NotReplayable
+from paceline.train.optimizers import is_split
 from paceline.train.passes import Loss, Passes, called
 from paceline.train.ranks import random_states
 from paceline.train.ranks.world import World
@@ -59,9 +60,14 @@ class BatchPasses:
             NotJoinable: The samples of the ranks cannot be joined to one batch.
         """
         world, held = attempt.world, attempt.arranged.held
-        parts = [loaders.parts(value, attempt.planned) for value in given]
-        most = attempt.samples_of(samples.count(parts[0][0]))
-        pairs = [(samples.cut(one, most), samples.cut(other, most)) for one, other in zip(*parts, strict=True)]
+        parts = rows.parts(given, attempt.planned)
+        try:
+            counts = [rows.count_of(part) for part in parts]
+        except UsageError as error:
+            raise samples.NotJoinable(str(error)) from error
+        most = attempt.samples_of(counts[0])
+        pairs = [rows.selected(part, count, slice(most)) for part, count in zip(parts, counts, strict=True)]
+        self._counts = [min(count, most) for count in counts]
         if attempt.arranged.stages is None:
             pairs = pairs[:2] if attempt.short else pairs
         self._planned, self._pairs = len(pairs), pairs
@@ -78,7 +84,7 @@ class BatchPasses:
         world = self._attempt.world
         weights = gradients.Weights(self._planned, world.device, world.data_group)
         run = Passes(self._arranged, weights, self._planned, self._context)
-        inputs, target = (_rejoined([pair[side] for pair in self._pairs]) for side in (0, 1))
+        inputs, target = rows.joined(self._pairs, self._counts[: len(self._pairs)])
         guarded = self._arranged.module.register_forward_hook(lambda _, __, output: weights.guard(output))
         try:
             run.train(inputs, target, self._loss, self._weight)
@@ -95,13 +101,14 @@ class BatchPasses:
         import torch
 
         total, weights = 0.0, 0.0
-        for inputs, target in self._whole_pairs:
-            with self._attempt.context():
-                loss = self._loss(called(self._attempt.whole, inputs), target)
-            weight = 1.0 if self._weight is None else float(self._weight(target))
-            if weight:
-                (loss * weight).backward()
-                total, weights = total + weight * float(loss.detach()), weights + weight
+        with _moved_gradients(self._attempt.arranged, self._attempt.whole):
+            for inputs, target in self._whole_pairs:
+                with self._attempt.context():
+                    loss = self._loss(called(self._attempt.whole, inputs), target)
+                weight = 1.0 if self._weight is None else float(self._weight(target))
+                if weight:
+                    (loss * weight).backward()
+                    total, weights = total + weight * float(loss.detach()), weights + weight
         sums = torch.tensor([total, weights], dtype=torch.float64, device=self._attempt.world.device)
         group = self._attempt.world.group("dp", "shard")
         if not self._attempt.joined and group is not None:
@@ -117,19 +124,25 @@ class BatchPasses:
         return [("the loss", self._on_ranks, self._on_one)]
 
 
-def _rejoined(parts: list[Any]) -> Any:
-    import torch
+@contextmanager
+def _moved_gradients(arranged: Arranged, whole: Any) -> Iterator[None]:
+    """Add gradients that the model gets inside the context to those of its copy, and restore those of the model.
 
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
-    if isinstance(first, torch.Tensor):
-        return torch.cat(parts)
-    if isinstance(first, dict):
-        return {key: _rejoined([part[key] for part in parts]) for key in first}
-    if isinstance(first, tuple | list):
-        return like(first, [_rejoined(list(values)) for values in zip(*parts, strict=True)])
-    return first
+    A loss with a penalty on the weights can use the parameters of the model, not those of the copy.
+    """
+    own = [(name, each, each.grad) for name, each in arranged.held.named_parameters() if not is_split(each)]
+    for _, each, _ in own:
+        each.grad = None
+    arranged.set_sync(False)
+    try:
+        yield
+    finally:
+        copies = dict(whole.named_parameters())
+        for name, each, before in own:
+            if each.grad is not None and name in copies:
+                gradient = copies[name].grad
+                copies[name].grad = each.grad if gradient is None else gradient + each.grad
+            each.grad = before
 
 
 class ForwardPasses:

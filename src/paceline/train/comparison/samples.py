@@ -8,10 +8,10 @@ possible slices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import is_dataclass
 from itertools import permutations
 from typing import Any
 
+from paceline.train import rows
 from paceline.train.batches import like
 from paceline.train.parallel import cp
 from paceline.train.ranks.world import World
@@ -34,13 +34,8 @@ def count(values: Any) -> int:
 
 def cut(values: Any, most: int) -> Any:
     """Return the first `most` samples of inputs."""
-    return selected(values, slice(0, most))
-
-
-def selected(values: Any, which: slice) -> Any:
-    """Return some samples of inputs or outputs; what has another size in dimension 0 stays whole."""
     samples = count(values)
-    return _each(values, lambda value: value[which] if _len(value) == samples else value)
+    return _each(values, lambda value: value[:most] if _len(value) == samples else value)
 
 
 def whole(values: Any, world: World, *, joined: bool) -> Any:
@@ -99,13 +94,19 @@ def _join(values: list[Any], dimension: int, size: int | None) -> Any:
         return first
     if isinstance(first, Mapping):
         return {key: _join([value[key] for value in values], dimension, size) for key in first}
-    if isinstance(first, list) and not dimension and len(first) == size and all(hasattr(v, "ndim") for v in first):
-        return [value for part in values for value in part]
+    if isinstance(first, tuple | list) and not dimension and size and _has_samples(first, size):
+        return like(first, [value for part in values for value in part])
     if isinstance(first, tuple | list):
         return like(first, [_join(list(part), dimension, size) for part in zip(*values, strict=True)])
     if any(value != first for value in values):
         raise ValueError(f"an input of {type(first).__name__} differs between ranks")
     return first
+
+
+def _has_samples(values: Any, size: int) -> bool:
+    """Return whether a list has one entry for each sample."""
+    images = isinstance(values, list) and len(values) == size and all(hasattr(value, "ndim") for value in values)
+    return images or rows.has_samples(values, size)
 
 
 def slices(shape: Any, value: Any, world: World, *, joined: bool) -> Iterator[Any]:
@@ -187,9 +188,7 @@ def _moved(values: Any, device: Any) -> Any:
 def _each(values: Any, change: Callable[[Any], Any]) -> Any:
     """Return inputs with a function applied to each tensor, and to each list of one tensor per sample."""
     if isinstance(values, Mapping):
-        found = {key: _each(value, change) for key, value in values.items()}
-        # The outputs of Hugging Face models are dataclasses, of which a loss reads the attributes.
-        return type(values)(**found) if is_dataclass(values) else found
+        return {key: _each(value, change) for key, value in values.items()}
     if isinstance(values, list) and values and all(hasattr(value, "ndim") for value in values):
         return change(values)
     if isinstance(values, tuple | list):

@@ -52,6 +52,11 @@ def postponed() -> Iterator[None]:
         _postponed.pop()
 
 
+def is_postponed() -> bool:
+    """Return whether calls of a model are not those of the training, because another comparison makes them."""
+    return bool(_postponed)
+
+
 def _look(model: Any, world: Any, given: Any) -> None:
     """Compare the outputs of the split model with those for whole sequences.
 
@@ -126,7 +131,7 @@ def _both(model: Any, world: Any, given: Any, plain: AttributeSnapshot) -> tuple
 
 def _short(given: Any, length: int, positions: int) -> Any:
     """Return the first positions of the inputs, of one sample if all inputs have a sample dimension."""
-    sizes = [tensor.shape[0] for tensor in _tensors(given) if tensor.ndim]
+    sizes = [tensor.shape[0] for tensor in tensors_of(given) if tensor.ndim]
     one = len(set(sizes)) == 1 and sizes[0] != length
 
     def cut(tensor: Any) -> Any:
@@ -182,7 +187,7 @@ def _exact(given: Any, device: Any) -> Iterator[None]:
 
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
-    full = all(tensor.element_size() > 2 for tensor in _tensors(given) if tensor.is_floating_point())
+    full = all(tensor.element_size() > 2 for tensor in tensors_of(given) if tensor.is_floating_point())
     try:
         with (
             torch.autocast(device.type, enabled=not full and torch.is_autocast_enabled(device.type)),
@@ -257,7 +262,8 @@ def _noise(values: Any, number: int) -> Any:
     return drawn.to(values)
 
 
-def _tensors(value: Any) -> Iterator[Any]:
+def tensors_of(value: Any) -> Iterator[Any]:
+    """Yield the tensors in tuples, lists and dicts."""
     found: list[Any] = []
     _mapped(found.append, value)
     return iter(found)

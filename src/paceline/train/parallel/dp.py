@@ -141,33 +141,39 @@ def _hook(name: str, group: Any) -> tuple[Any, Any]:
 
 
 def check_of_used(model: Any, exchange: GradientExchange) -> Callable[[], None]:
-    """Return a function that checks that all parameters got a gradient.
+    """Return a function that checks that DDP averaged the gradients of all trainable parameters.
 
-    If a parameter has no gradient, DDP waits for this gradient and averages none of the others. The function then
-    raises a `UsageError` that names the parameters without a gradient.
+    DDP averages the gradients of the parameters that were trainable when it wrapped the model. If one of these has no
+    gradient, DDP waits for this gradient and averages none of the others. The function then raises a `UsageError` that
+    names the parameters, and also if parameters were frozen or unfrozen since.
 
     Args:
         model: The module inside the DDP replica.
         exchange: How gradients are exchanged.
     """
-    if exchange.find_unused_parameters:
-        return lambda: None
-    averaged = [each for each in model.parameters() if each.requires_grad]
+    named = [(name, each, each.requires_grad) for name, each in model.named_parameters()]
 
     def check() -> None:
-        if any(each.grad is None and each.requires_grad for each in averaged):
-            raise _unused(model)
+        changed = [name for name, each, trained in named if each.requires_grad != trained]
+        if changed:
+            raise UsageError(
+                f"{_listed(changed)} was frozen or unfrozen after setup() (requires_grad), and dp averages the "
+                "gradients of the parameters that were trainable in setup(); use the layout shard, which allows this, "
+                "or save a checkpoint, and call setup() and load() on a new engine"
+            )
+        unused = [name for name, each, trained in named if trained and each.grad is None]
+        if unused and not exchange.find_unused_parameters:
+            raise UsageError(
+                f"{_listed(unused)} did not contribute to the loss, so gradients were not averaged; set "
+                "ddp.find_unused_parameters = true, freeze them before setup() (requires_grad_(False)), or use the "
+                "layout shard"
+            )
 
     return check
 
 
-def _unused(model: Any) -> UsageError:
-    unused = [name for name, each in model.named_parameters() if each.requires_grad and each.grad is None]
-    return UsageError(
-        f"{', '.join(unused[:3])}{f' and {len(unused) - 3} more' if unused[3:] else ''} did not contribute "
-        f"to the loss, so gradients were not averaged; set ddp.find_unused_parameters = true, freeze them "
-        "(requires_grad_(False)), or use the layout shard"
-    )
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names[:3])}{f' and {len(names) - 3} more' if names[3:] else ''}"
 
 
 def set_sync(replica: Any, on: bool) -> None:

@@ -17,9 +17,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.core.layout import Layout
 from paceline.inprocess import hooks
 
 _READ = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__index__", "__array__", "__format__")
+_MIXED = "mixed torch.Tensor and DTensor"  # words of torch's error
 _running_steps: list[None] = []  # an entry for each running call of `optimizer.step()`
 _CLIP = "set optimizer.clip_norm (--clip-norm), which the engine applies to the whole model"
 
@@ -32,6 +34,25 @@ def during_optimizer_step() -> Iterator[None]:
         yield
     finally:
         _running_steps.pop()
+
+
+@contextmanager
+def explained(layout: Layout) -> Iterator[None]:
+    """Say what to do if a loss combines a split parameter with a whole tensor.
+
+    Raises:
+        UsageError: torch was given a split parameter and a whole tensor.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if _MIXED not in str(error):
+            raise
+        raise UsageError(
+            f"{layout}: the program computes with a parameter that is split over ranks and with a whole tensor, such "
+            "as in a penalty on the weights (torch: got mixed torch.Tensor and DTensor). For a penalty on all weights, "
+            "use weight_decay of the optimizer; for another one, use the layout dp"
+        ) from error
 
 
 def patch() -> None:

@@ -1,0 +1,182 @@
+"""The samples of a batch, and parts of it.
+
+A batch is a tensor with samples in dimension 0, or nested tuples, lists and dictionaries of such tensors. A list can
+also have one entry for each sample, such as the images and the targets of a detection model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import is_dataclass
+from typing import Any
+
+from paceline.core.errors import UsageError
+from paceline.train.batches import like
+
+_MOST_INPUTS = 2  # a longer list of dictionaries has one for each sample
+
+
+def count_of(batch: Any) -> int:
+    """Return the number of samples in a batch; 0 if it has no tensors and no lists.
+
+    Raises:
+        UsageError: The sizes of the tensors and lists do not fit together.
+    """
+    candidates = [size for _, _, size in sorted(_candidates(batch, 0))]
+    found = next((size for size in candidates if _fits(batch, size)), None)
+    if found is None and candidates:
+        sizes = ", ".join(map(str, dict.fromkeys(candidates)))
+        raise UsageError(
+            f"a batch cannot be split into samples, because its tensors and lists have different sizes ({sizes}); use "
+            "a collate_fn that returns tensors with samples in dimension 0, or lists with one entry for each sample"
+        )
+    return found or 0
+
+
+def _candidates(value: Any, depth: int) -> Iterator[tuple[int, int, int]]:
+    """Yield sizes that can be the number of samples, each after its rank and its depth: lower ones are likelier."""
+    if isinstance(value, Mapping):
+        for each in value.values():
+            yield from _candidates(each, depth)
+    elif isinstance(value, tuple | list):
+        if len(value) > _MOST_INPUTS and _are(Mapping, value):
+            yield 0, depth, len(value)
+        elif depth:
+            yield 2, depth, len(value)
+        for each in value:
+            yield from _candidates(each, depth + 1)
+    elif getattr(value, "ndim", 0):
+        yield 1, depth, int(value.shape[0])
+
+
+def _fits(value: Any, count: int, depth: int = 0) -> bool:
+    """Return whether a value can be split into this number of samples."""
+    if isinstance(value, Mapping):
+        return all(_fits(each, count, depth + 1) for each in value.values())
+    if isinstance(value, tuple | list):
+        return has_samples(value, count, depth) or all(_fits(each, count, depth + 1) for each in value)
+    return not getattr(value, "ndim", 0) or len(value) in (1, count)
+
+
+def has_samples(values: Sequence[Any], count: int, depth: int = 1) -> bool:
+    """Return whether a list has one entry for each sample, and not one entry for each input of a model.
+
+    Args:
+        values: The list, or a tuple.
+        count: The number of samples of the batch.
+        depth: How many containers the list is in. A batch itself (0) is a list of samples only if it has dictionaries.
+
+    Raises:
+        UsageError: It is unknown, because both are possible, such as for three tensors of three rows.
+    """
+    if len(values) != count or hasattr(values, "_fields"):
+        return False
+    if _are(Mapping, values):
+        return count > _MOST_INPUTS or _are_samples(values)
+    if not depth:
+        return False
+    if all(getattr(value, "ndim", 0) for value in values):
+        return _tensors_are_samples(values)
+    return _are(str | bytes | int | float, values) or (
+        _are(tuple | list, values) and not all(_fits(value, count, depth + 1) for value in values)
+    )
+
+
+def _are_samples(values: Sequence[Mapping[Any, Any]]) -> bool:
+    """Return whether each of a few dictionaries is one sample, in a batch of as many samples."""
+    if any(value.keys() != values[0].keys() for value in values):
+        return False
+    sizes = {len(each) for value in values for each in value.values() if getattr(each, "ndim", 0)}
+    if sizes == {len(values)}:
+        raise _unknown("dictionaries of tensors", len(values))
+    return True
+
+
+def _tensors_are_samples(values: Sequence[Any]) -> bool:
+    """Return whether each tensor of a list is one sample, in a batch of as many samples."""
+    if any(len(value) != len(values) for value in values):
+        return True
+    if len(values) > _MOST_INPUTS and values[0].ndim > _MOST_INPUTS:  # such as images of as many channels
+        raise _unknown("tensors", len(values))
+    return False
+
+
+def _unknown(what: str, count: int) -> UsageError:
+    return UsageError(
+        f"a batch of {count} samples has a list of {count} {what} with {count} rows each, so it is unknown whether "
+        "each entry is a sample; use larger batches or micro-batches"
+    )
+
+
+def _are(kinds: Any, values: Sequence[Any]) -> bool:
+    return all(isinstance(value, kinds) for value in values)
+
+
+def selected(batch: Any, count: int, which: slice, depth: int = 0) -> Any:
+    """Return some samples of a batch. Numbers, tensors of one row, and other objects apply to all samples.
+
+    Args:
+        batch: The batch, or one of its values.
+        count: The number of samples of the batch, from `count_of`.
+        which: The samples.
+        depth: How many containers the value is in.
+    """
+    if isinstance(batch, Mapping):  # Hugging Face's BatchEncoding too, which becomes a dictionary
+        found = {key: selected(value, count, which, depth + 1) for key, value in batch.items()}
+        return type(batch)(**found) if is_dataclass(batch) else found  # outputs of Hugging Face models
+    if isinstance(batch, tuple | list):
+        if has_samples(batch, count, depth):
+            return batch[which]
+        return like(batch, [selected(value, count, which, depth + 1) for value in batch])
+    return batch[which] if getattr(batch, "ndim", 0) and len(batch) == count else batch
+
+
+def is_known(value: Any) -> bool:
+    """Return whether a value consists of tensors and plain values only, so that `selected` splits all of it."""
+    if isinstance(value, Mapping):
+        return (type(value) is dict or is_dataclass(value)) and all(map(is_known, value.values()))
+    if isinstance(value, tuple | list):
+        return all(map(is_known, value))
+    plain = value is None or isinstance(value, str | bytes | int | float) or hasattr(value, "ndim")
+    return plain or type(value).__module__.startswith("transformers.")  # a cache, which no loss reads
+
+
+def parts(batch: Any, number: int) -> list[Any]:
+    """Split a batch into equal parts.
+
+    Raises:
+        UsageError: The number of samples is unknown, or not a multiple of the number of parts.
+    """
+    if number == 1:
+        return [batch]
+    count = count_of(batch)
+    if count % number:
+        raise UsageError(
+            f"a batch of {count} samples cannot be split into {number} equal micro-batches; set "
+            "memory.micro_batches (--accumulate) to a number that divides it, or use another batch size"
+        )
+    size = count // number
+    return [selected(batch, count, slice(i * size, (i + 1) * size)) for i in range(number)]
+
+
+def joined(batch_parts: Sequence[Any], counts: Sequence[int], depth: int = 0) -> Any:
+    """Return one batch of the samples of several parts.
+
+    Args:
+        batch_parts: The parts.
+        counts: The number of samples of each part.
+        depth: How many containers the parts are in.
+    """
+    import torch
+
+    first = batch_parts[0]
+    if len(batch_parts) == 1:
+        return first
+    if isinstance(first, Mapping):
+        return {key: joined([part[key] for part in batch_parts], counts, depth + 1) for key in first}
+    if isinstance(first, tuple | list):
+        if all(has_samples(part, count, depth) for part, count in zip(batch_parts, counts, strict=True)):
+            return like(first, [sample for part in batch_parts for sample in part])
+        return like(first, [joined(column, counts, depth + 1) for column in zip(*batch_parts, strict=True)])
+    is_split = getattr(first, "ndim", 0) and len(first) == counts[0]
+    return torch.cat(list(batch_parts)) if is_split else first
