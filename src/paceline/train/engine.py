@@ -101,8 +101,7 @@ class Engine(EngineBase):
             draw_within(arranged.module, self.world)
             arranged.module.register_forward_hook(lambda _, __, output: self._weights.guard(output))
         if arranged.whole is not None:
-            self._first_step = FirstStep(arranged, self.world, self.recipe)
-            self._first_step.watch()
+            self._first_step = FirstStep(arranged, self.world, self.recipe).watched()
         return arranged.module, self._optimizer
 
     def loader(self, loader: Any) -> Any:

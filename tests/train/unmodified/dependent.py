@@ -885,6 +885,43 @@ def settings_of_each_step():
     return fit(model, loss_of, steps=40)
 
 
+def fit_until_a_large_row(model):
+    """Train on rows of ordinary size, and then on a batch with a large row, at a call that is not compared."""
+    X[33] *= 6
+    try:
+        return fit(model, cross, steps=5)
+    finally:
+        X[33] /= 6
+
+
+@case
+def divided_by_the_largest_value_if_it_is_large():
+    class Model(Net):
+        def forward(self, rows):
+            return self.last(self.hidden(rows / rows.abs().max().clamp(min=6.0)))
+
+    return fit_until_a_large_row(Model())
+
+
+@case
+def limited_by_the_norm_of_the_batch():
+    class Model(Net):
+        def forward(self, rows):
+            scale = (40.0 / rows.norm()).clamp(max=1.0)
+            return self.last(self.hidden(rows * scale))
+
+    return fit_until_a_large_row(Model())
+
+
+@case
+def shifted_if_any_row_is_large():
+    class Model(Net):
+        def forward(self, rows):
+            return self.last(self.hidden(torch.where((rows.abs() > 8).any(), rows - rows.mean(0), rows)))
+
+    return fit_until_a_large_row(Model())
+
+
 def main():
     names = sys.argv[1:] or list(CASES)
     for name in names:

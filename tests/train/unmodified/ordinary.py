@@ -1273,6 +1273,50 @@ def sounds_with_convolutions():
     return fit_pictures(nn.Sequential(*parts), waves, target)
 
 
+class MaskedWords(nn.Module):
+    """Returns a mean over the masked words; some halves of a batch have none."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(20, 16), nn.Linear(16, 20)
+
+    def forward(self, tokens, labels):
+        scores = self.head(self.words(tokens).tanh())
+        return functional.cross_entropy(scores.flatten(0, 1), labels.flatten()), scores
+
+
+@case
+def few_masked_words():
+    torch.manual_seed(5)
+    labels = TOKENS.masked_fill(torch.rand(TOKENS.shape, generator=G) > 0.04, -100)
+    labels[::8, 0] = TOKENS[::8, 0]  # each batch has one
+    labels[4:8] = labels[20:24] = -100
+    return fit(MaskedWords(), lambda model, tokens, wanted: model(tokens, wanted)[0], (TOKENS, labels), steps=6)
+
+
+class Picky(nn.Sequential):
+    """Refuses large values."""
+
+    def forward(self, rows):
+        if rows.abs().max() > 6:
+            raise ValueError("values must be at most 6")
+        return super().forward(rows)
+
+
+@case
+def a_model_that_refuses_large_values():
+    return fit(Picky(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3)), cross, (X, Y))
+
+
+@case
+def a_model_that_limits_each_value():
+    class Limited(nn.Sequential):
+        def forward(self, rows):
+            return super().forward(rows.clamp(-1, 1))
+
+    return fit(Limited(nn.Linear(12, 16), nn.ReLU6(), nn.Linear(16, 3)), cross, (X, Y))
+
+
 def main():
     for name in sys.argv[1:] or CASES:
         torch.manual_seed(7)

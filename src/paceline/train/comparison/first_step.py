@@ -89,7 +89,7 @@ class FirstStep:
         """Whether the comparison has still to run."""
         return self._whole is not None and not self._busy
 
-    def watch(self) -> None:
+    def watched(self) -> FirstStep:
         """Run the comparison before the first forward pass in training, for a user's own training loop."""
         handle: Any = None
 
@@ -102,6 +102,7 @@ class FirstStep:
                 handle.remove()
 
         handle = self._arranged.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
+        return self
 
     def of_batch(self, inputs: Any, target: Any, loss: Loss, weight: Any) -> None:
         """Run the comparison on a batch of `train_batch`.

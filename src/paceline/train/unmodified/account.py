@@ -168,9 +168,14 @@ class Account:
 
     def _refuse(self, what: str, rank: int) -> None:
         """End the program with a message that names the rank whose actions differ from those of rank 0."""
+        of_batch = (
+            ", or the model computes it from the samples of a batch, of which each rank has only a part; steps before "
+            "may have trained otherwise"
+        )
         self._spread.refuse(
             f"{what} is not the same on rank {rank} as on rank 0; the program uses something that differs between "
             "processes, such as the time, the process id or unseeded random numbers; make it the same on all ranks"
+            f"{of_batch if what == KINDS[3] else ''}"
         )
 
     def ordinal(self, thing: Any) -> int:

@@ -27,6 +27,7 @@ class Call:
         spec: The structure of the inputs, from `torch.utils._pytree`.
         rows: The number of rows (samples) in the whole batch.
         is_cut: For each leaf whether it has one entry for each row, so that each rank gets its slice of it.
+        number: The number of the call of the model, from 1 on; 0 if it was not counted.
     """
 
     spread: Spread
@@ -36,6 +37,7 @@ class Call:
     spec: Any
     rows: int
     is_cut: tuple[bool, ...]
+    number: int = 0
 
     @staticmethod
     def of(spread: Spread, module: Any, forward: Any, given: tuple[Sequence[Any], Any], rows: int) -> Call:

@@ -143,8 +143,8 @@ def _of_inputs(spread: Spread, exchange: Exchange, args: Any, kwargs: Any, resul
         known = gradient is not None and (_watched.get(each) is not None or hasattr(each, "full_tensor"))
         if known and (spread.layout.shard > 1 or gradient.requires_grad):
             spread.refuse(
-                "torch.autograd.grad() gives the gradients of one rank only if weights are sharded or gradients are "
-                "differentiated again; use loss.backward() with dp"
+                "torch.autograd.grad() with respect to weights is not averaged over the ranks if weights are sharded, "
+                "or if the gradient is differentiated again (create_graph=True); write the loop with paceline.train"
             )
         found.append(exchange.sum_(gradient.contiguous()) / spread.ranks if known else gradient)
     return tuple(found)

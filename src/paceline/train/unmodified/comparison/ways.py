@@ -114,6 +114,7 @@ class Ways:
         self._account = account
         self._kinds: dict[Any, _Kind] = {}
         self._now = _Kind()
+        self._calls = 0  # of the model
         self._settings: int | None = None  # digest at the end of the last call whose operations were looked at
         self._changes = 0  # of settings, between calls
         self._before: AttributeSnapshot | None = None  # before the current call, if its operations are looked at
@@ -128,6 +129,8 @@ class Ways:
             called: The call.
             look: Compares a call with the whole batch, given the call and the result of the last comparison or None.
         """
+        self._calls += 1
+        called = replace(called, number=self._calls)
         known, numbers = self._kinds.setdefault(called.kind(), _Kind()), called.numbers()
         self._now = known
         known.since, known.calls = known.since + 1, known.calls + 1
@@ -155,6 +158,7 @@ class Ways:
             way: The result of `find` for this call.
             look: The function that compares calls, as for `find`.
         """
+        called = replace(called, number=self._calls)
         if way.requests != self._account.requests:
             with with_attributes(called.module, self._before):
                 self._compared(called, called, way, look)

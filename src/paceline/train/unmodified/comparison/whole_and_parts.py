@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
+from math import isnan
 from typing import Any
 
 from paceline.train.unmodified import shares
 from paceline.train.unmodified.call import Call, is_plain, sizes, times
-from paceline.train.unmodified.comparison import replay, trial_call
+from paceline.train.unmodified.comparison import outlier, reasons, replay, trial_call
 from paceline.train.unmodified.comparison.tolerance import Tolerance
 from paceline.train.unmodified.comparison.trial_call import Trial, TrialCalls
 from paceline.train.unmodified.exchange import Exchange
@@ -23,7 +25,6 @@ from paceline.train.unmodified.joins import OWN, ROWS, Way, weighs_nothing
 from paceline.train.unmodified.snapshot import values_differ
 from paceline.train.unmodified.weights import shards
 
-_NUMBER = "a number"
 _NEAR = 1e-5  # relative difference of Python numbers
 _NOT_LINEAR = 0.02  # relative change of a gradient when its source is scaled
 
@@ -109,11 +110,7 @@ def _compared_in_double(exchange: Exchange, call: Call, before: Way | None) -> W
 
 def _cannot(call: Call, before: Way | None, trains: bool, why: str) -> Way:
     if trains:
-        late = (
-            f" This was noticed at call {before.calls + 1}; steps before it may have trained otherwise."
-            if before
-            else ""
-        )
+        late = f" This was noticed at call {call.number}; steps before it may have trained otherwise." if before else ""
         call.spread.refuse(
             f"{call.name} cannot be given parts of a batch: {why}.{call.describe_list_input()}{late} The first "
             "dimension of its inputs and outputs must be the batch, and samples must not depend on each other; "
@@ -177,6 +174,9 @@ class _Comparison:
         for call in self._call.ways_to_cut():
             for row_major in (True,) if constant or not self._drawn.by_rows else (True, False):
                 found, can_replay = self._by_part(whole, call, constant, row_major)
+                if isinstance(found, Way) and self._before is None:
+                    mode = partial(self._mode, constant, row_major=row_major)
+                    found = outlier.why(self._exchange, self._calls, call, found, mode) or found
                 if isinstance(found, Way):
                     return found, True
                 first = first or found
@@ -235,12 +235,12 @@ class _Comparison:
         if own.spec != whole.spec:
             return Found("its outputs have a different structure for a part of the batch")
         if whole.said.lines != own.said.lines:
-            return Found(_says(whole.said.lines, own.said.lines))
+            return Found(reasons.other_lines(whole.said.lines, own.said.lines))
         found, tolerance = Found(), Tolerance(self._drawn.low_precision)
         for place, value in enumerate(whole.leaves):
             given = (value, own.leaves[place], moved.leaves[place])
             if not self._note(call, found, tolerance, place, given):
-                found.why = _differs(place, value)
+                found.why = reasons.differs(place, value)
                 return found
         if not any(isinstance(value, self._torch.Tensor) for value in whole.leaves):
             return Found("it returns no tensor whose first dimension is the batch")
@@ -273,7 +273,7 @@ class _Comparison:
             if not whole.requires_grad and not isinstance(place, int) and tolerance.near(torch, own, whole, moved):
                 found.joins[place] = OWN
                 return True
-            found.joins[place] = _NUMBER
+            found.joins[place] = reasons.NUMBER
             one, two, three = (float(each.detach()) for each in given)
             found.numbers[place] = (one, two, abs(three - two))
             return True
@@ -295,10 +295,7 @@ class _Comparison:
         way.looks, way.changes = 1 + (self._before.looks if self._before else 0), own.changes
         for place in found.numbers:
             if not self._weigh(call, way, found, every, place):
-                return (
-                    f"its {_what(place)} ({_NUMBER}) for a part of the batch does not follow from that for "
-                    f"the whole batch"
-                )
+                return reasons.of_number(place)
         way.joins = [found.joins[place] for place in range(len(whole.leaves))]
         named = [(name, join) for name, join in found.joins.items() if not isinstance(name, int)]
         unset = [name for name, join in named if join != OWN and name not in own.lasting]
@@ -315,7 +312,7 @@ class _Comparison:
         """
         whole, own, _ = found.numbers[place]
         parts = [each.numbers[place][1] for each in every]
-        noise = max(each.numbers[place][2] for each in every)
+        noise = max((each.numbers[place][2] for each in every if not isnan(each.numbers[place][2])), default=0.0)
         near, dealt = Tolerance(self._drawn.low_precision).number(whole, noise), call.shares()
         if not isinstance(place, int) and all(abs(part - whole) <= near * abs(whole) for part in parts):
             found.joins[place] = OWN
@@ -338,10 +335,7 @@ class _Comparison:
         why = self._of_weights(whole, own, moved) or self._of_inputs(call, whole, own, moved)
         late = sorted(name for name in {*whole.late, *own.late} if self._is_other(whole, own, name))
         if late and not why:
-            why = (
-                f"its backward pass computes {late[0]} from all samples of a batch, but each rank has only a "
-                f"part of them"
-            )
+            why = reasons.of_backward(late[0], whole.late.get(late[0]), call.rows)
         return next((each for each in self._exchange.objects(why) if each), "")
 
     def _is_other(self, whole: Trial, own: Trial, name: str) -> bool:
@@ -460,26 +454,6 @@ def _is_same(whole: Any, own: Any) -> bool:
         return False
 
 
-def _says(whole: list[str], own: list[str]) -> str:
-    """Return why a model that prints other lines for a part of a batch cannot be called with parts."""
-    pairs = zip([*whole, "nothing"], [*own, "nothing"], strict=False)
-    one, other = next(pair for pair in pairs if pair[0] != pair[1])
-    return f"it prints {one[:80]!r} for the whole batch, and {other[:80]!r} for a part of it"
-
-
-def _differs(place: int, value: Any) -> str:
-    """Return the reason why the outputs of the ranks cannot be combined into the output for the whole batch."""
-    kind = type(value)
-    if not hasattr(value, "shape") and kind.__module__ != "builtins":
-        way_out = "call the model with use_cache=False" if kind.__name__.endswith("Cache") else "let it return tensors"
-        return f"its output {place} is a {kind.__name__}, which ranks cannot put together; {way_out}"
-    shape = "x".join(map(str, getattr(value, "shape", ()))) or _NUMBER
-    return (
-        f"its output {place} ({shape}) for a part of the batch differs from the same part of the output for the whole "
-        "batch"
-    )
-
-
 def _joins_by_place(way: Way) -> dict[Any, str]:
     return {**dict(enumerate(way.joins)), **{place.name: join for place, join in way.slots}}
 
@@ -493,7 +467,3 @@ def _join(torch: Any, call: Call, tolerance: Tolerance, whole: Any, own: Any, mo
     if by is None or own.shape != (by * (high - low), *whole.shape[1:]):
         return None
     return ROWS if tolerance.near(torch, own, whole[by * low : by * high], moved) else None
-
-
-def _what(place: Any) -> str:
-    return f"output {place}" if isinstance(place, int) else str(place)
