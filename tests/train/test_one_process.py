@@ -277,6 +277,7 @@ def test_one_process_is_a_world():
     [
         (torch.optim.AdamW, "was given AdamW for the optimizer. Give a function"),
         (lambda model: None, "returned a NoneType. Give a function"),
+        (lambda model: torch.optim.LBFGS(model.parameters()), "LBFGS computes the loss several times in a step"),
     ],
 )
 def test_what_makes_no_optimizer_is_refused(given, says):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -16,6 +17,7 @@ _NO_RULE = (
     "sharding strategy",
     "mixed torch.Tensor and DTensor",
 )  # words of the errors of torch's DTensor
+_OPTIONAL = inspect.Parameter("closure", inspect.Parameter.KEYWORD_ONLY, default=None)
 _WAY_OUT = "Give a function: setup(model, lambda model: AdamW(model.parameters()))"
 
 
@@ -58,6 +60,11 @@ def made(optimizer: Callable[[Any], Any], model: Any) -> Any:
         ) from error
     if not _is_ready(found):
         raise UsageError(f"the function for the optimizer returned a {type(found).__name__}. {_WAY_OUT}")
+    if inspect.signature(found.step).parameters.get("closure", _OPTIONAL).default is inspect.Parameter.empty:
+        raise UsageError(
+            f"{type(found).__name__} computes the loss several times in a step (closure), which the engine cannot do; "
+            "use another optimizer, such as AdamW"
+        )
     _check_owned(found, model)
     _step_apart(found)
     if any(is_split(p) for group in found.param_groups for p in group["params"]):

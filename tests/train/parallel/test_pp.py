@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from tests.train.launching import on_ranks
 from torch import nn
 
 from paceline.core.errors import UsageError
-from paceline.train.parallel.pp import Pipeline, stages_of
+from paceline.train.parallel.pp import Pipeline, Stages, stages_of
 
 
 def row(count=6):
@@ -189,3 +190,8 @@ def test_layers_that_pass_several_tensors_are_refused_by_name(tmp_path):
     done = on_ranks(2, tmp_path / "program.py", "pair", "--layout", "pp=2", "--accumulate", "2", timeout_s=90)
     assert done.returncode
     assert "layer 1 returns a tuple, but the last layer of a stage must return a single tensor" in done.stderr
+
+
+def test_a_target_of_several_tensors_is_refused():
+    with pytest.raises(UsageError, match="pp: the target is a tuple, but it must be one tensor"):
+        Stages.run(None, torch.zeros(4, 2), (torch.zeros(4), torch.zeros(4)), torch.nn.functional.mse_loss)

@@ -273,6 +273,11 @@ class Stages:
         Returns:
             The losses of the micro-batches on the rank of the last stage; an empty list on other ranks.
         """
+        if not hasattr(target, "shape"):
+            raise UsageError(
+                f"pp: the target is a {type(target).__name__}, but it must be one tensor with samples in dimension 0; "
+                "combine its parts into one tensor, or use shard or tp instead of pp"
+            )
         self._loss = loss
         losses: list[Any] = []
         first, others = _apart(inputs)
