@@ -6,6 +6,7 @@ import pytest
 from tests.train.launching import results_of
 
 PROGRAM = """
+from contextlib import nullcontext
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
@@ -110,6 +111,33 @@ def changing(engine, net, change):
     return losses
 
 
+class Uncertain(Net):
+    def __init__(self):
+        super().__init__()
+        self.logs = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x):
+        return super().forward(x), self.logs
+
+
+def returned(engine, net):
+    # The model returns a parameter, such as the weights of several tasks.
+    net = Uncertain()
+    make = lambda m: torch.optim.SGD(m.parameters(), 0.1)
+    model, optimizer = (net, make(net)) if engine is None else engine.setup(net, make)
+    for batch in BATCHES:
+        inputs, target = batch if engine is None else part(engine, batch)
+        if engine is None:
+            optimizer.zero_grad()
+        with engine.micro_step() if engine is not None else nullcontext():
+            output, logs = model(inputs)
+            errors = (output - target).square().mean(0)
+            loss = (errors * (-logs).exp() + logs).sum()
+            engine.backward(loss) if engine is not None else loss.backward()
+        (optimizer if engine is None else engine).step()
+    return model.logs.tolist() if engine is None else getattr(model, "module", model).logs.tolist()
+
+
 def tried(layout, run, *given):
     torch.manual_seed(0)
     net = Net()
@@ -125,6 +153,7 @@ for layout in ("dp=2", "shard=2"):
     found[f"centers {layout}"] = tried(layout, centers, False)
 for how in ("alone", "engine"):
     found[f"critic {how}"] = tried("dp=2", critic, how)
+found["returned"] = {layout: tried(layout, returned) for layout in ("", "dp=2")}
 for change in ("unfreeze", "freeze", "freeze again", "frozen norm", "penalty"):
     found[change] = {layout: tried(layout, changing, change) for layout in ("", "dp=2", "shard=2")}
 finish(found)
@@ -164,3 +193,7 @@ def test_a_norm_in_evaluation_mode_trains_as_on_one_process(found, layout):
 def test_a_penalty_on_the_weights_is_that_of_one_process_with_dp_and_refused_with_shard(found):
     assert found["penalty"]["dp=2"] == pytest.approx(found["penalty"][""], rel=1e-5)
     assert "a penalty on the weights" in found["penalty"]["shard=2"]
+
+
+def test_a_parameter_that_the_model_returns_is_trained_as_on_one_process(found):
+    assert found["returned"]["dp=2"] == pytest.approx(found["returned"][""], rel=1e-5)

@@ -194,7 +194,10 @@ class ForwardPasses:
                 of_one.append((whole * weights).sum())
             if own is not None and own.requires_grad:
                 found = self._own(own, whole, weights)
-                of_ranks.append((own * found[1]).sum() * (ranks / (1 if own.ndim else world.layout.cp)))
+                # Each rank returns the whole of an output without samples, such as a parameter.
+                is_whole = self._attempt.joined and world.layout.samples > 1 and own.shape == whole.shape
+                factor = 1 if is_whole else ranks / (1 if own.ndim else world.layout.cp)
+                of_ranks.append((own * found[1]).sum() * factor)
             if own is not None and not own.ndim:
                 self._scalars.append((_mean(own, world.group("cp")), whole))
         if not of_one:
