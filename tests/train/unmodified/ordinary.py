@@ -1273,6 +1273,29 @@ def sounds_with_convolutions():
     return fit_pictures(nn.Sequential(*parts), waves, target)
 
 
+class WeightsOfLosses(nn.Module):
+    """Weighs losses by learned uncertainties."""
+
+    def __init__(self):
+        super().__init__()
+        self.logs = nn.Parameter(torch.zeros(2))
+
+    def forward(self, *losses):
+        return sum(loss * (-log).exp() + log for loss, log in zip(losses, self.logs, strict=True))
+
+
+@case
+def weights_of_several_losses():
+    model, weigh = mlp(), WeightsOfLosses()
+    optimizer = torch.optim.SGD([*model.parameters(), *weigh.parameters()], lr=0.05)
+
+    def loss_of(model, rows, target):
+        scores = model(rows)
+        return weigh(functional.cross_entropy(scores, target), scores.square().mean())
+
+    return [*fit(model, loss_of, (X, Y), steps=6, optimizer=optimizer), *weigh.logs.tolist()]
+
+
 class MaskedWords(nn.Module):
     """Returns a mean over the masked words; some halves of a batch have none."""
 

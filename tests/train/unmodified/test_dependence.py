@@ -36,7 +36,13 @@ REFUSED_OF_SHARD = {
     *("limited_memory_bfgs", "stochastic_depth", "penalty_and_learned_temperature", "lazy_layers"),
     *("real_rows_penalised", "differential_equation", "gradients_by_name", "traced_before_further_steps"),
     *("other_format_later", "new_heads_on_one_body", "pruned_after_training", "normed_after_training"),
-    *("weight_of_two_models", "returned_weight", "gradient_of_a_plain_parameter", "lazy_layers_and_statistics"),
+    *(
+        "weights_of_several_losses",
+        "weight_of_two_models",
+        "returned_weight",
+        "gradient_of_a_plain_parameter",
+        "lazy_layers_and_statistics",
+    ),
 }
 
 
