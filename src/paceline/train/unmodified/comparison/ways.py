@@ -208,7 +208,7 @@ class Ways:
             last = known.last
             way = None if last is None or not known.since else known.ways.get(last.numbers)
             if last is not None and way is not None and way.splits and last.modes[0] and last.state == state:
-                yield last.as_call(called), way, last.modes, last.before
+                yield last.as_call(replace(called, number=self._calls)), way, last.modes, last.before
 
     def _is_watched(self, called: Call) -> bool:
         """Return whether the operations of the current call are looked at."""
