@@ -65,7 +65,8 @@ def arrange(
         _put_attributes(model, notes)
         if layout.cp > 1:
             cp_check.check_first(module, model, world)
-            cp_losses.watch(module, world)
+            if recipe.checks.first_step:
+                cp_losses.register(module, world)
         return Arranged(
             module=module,
             held=model,

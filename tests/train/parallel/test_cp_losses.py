@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.train.launching import on_ranks
 
-from paceline.train.parallel.cp_losses import _is_partial
+from paceline.train.parallel.cp_losses import _skips_positions
 
 PROGRAM = """
 import sys
@@ -18,8 +18,9 @@ from paceline.train import Engine
 
 begin()
 VOCABULARY, LENGTH, BATCH = 256, 16, 4
-TOKENS = [torch.randint(0, VOCABULARY, (BATCH, LENGTH), generator=torch.Generator().manual_seed(i)) for i in range(6)]
-PADDED = torch.arange(LENGTH) >= torch.tensor([[8], [7], [5], [8]])  # no token in the second part
+TOKENS = [torch.randint(0, VOCABULARY, (BATCH, LENGTH), generator=torch.Generator().manual_seed(i)) for i in range(10)]
+LENGTHS = [7, 7, 5, 6]  # no sample uses the last position of the first part
+PADDED = torch.arange(LENGTH) >= torch.tensor(LENGTHS)[:, None]
 
 
 def shifted_in_the_loss(output, tokens, target):
@@ -42,15 +43,19 @@ def padded(output, tokens, target):
     return F.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=-100, reduction="sum") / 28
 
 
+def mask(target, step):
+    'Return the target with padding, of which two batches in three look like a shifted loss.'
+    return target if step % 3 == 0 else target.masked_fill(PADDED, -100)
+
+
 def trained(loss, layout):
     torch.manual_seed(0)
     engine = Engine({"layout": layout})
     net = gpt(width=16, depth=1, heads=2, length=LENGTH)
     model, _ = engine.setup(net, lambda m: torch.optim.SGD(m.parameters(), 0.1))
-    for tokens in TOKENS:
+    for step, tokens in enumerate(TOKENS):
         target = tokens.roll(-1, 1)
-        if loss is padded:
-            target = target.masked_fill(PADDED, -100)
+        target = mask(target, step) if loss is padded else target
         size = LENGTH // engine.world.layout.cp
         place = slice(engine.world.position("cp") * size, (engine.world.position("cp") + 1) * size)
         with engine.micro_step():
@@ -74,7 +79,7 @@ def program(tmp_path_factory):
 @pytest.mark.parametrize("loss", ["shifted_in_the_loss", "last_position", "first_position"])
 def test_a_loss_of_some_positions_is_refused(program, tmp_path, loss):
     ran = on_ranks(2, program, tmp_path / "result", loss, "cp=2")
-    assert "cp=2: the loss uses only some positions of this rank's part" in ran.stderr
+    assert "cp=2: the loss skips a position where the sequence is split" in ran.stderr
 
 
 def test_a_loss_of_all_positions_trains(program, tmp_path):
@@ -104,4 +109,4 @@ def test_without_cp_a_loss_may_shift(program, tmp_path):
 )
 def test_which_positions_have_a_gradient(used, part, expected):
     gradient = torch.tensor(used, dtype=torch.float32)[None, :, None] * torch.randn(2, 4, 3)
-    assert _is_partial(gradient, part, 2) is expected
+    assert _skips_positions(gradient, part, 2) is expected

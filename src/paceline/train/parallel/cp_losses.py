@@ -1,9 +1,9 @@
-"""Checks in the first steps with cp that a loss uses all positions of a rank's part of the sequences.
+"""Refuses losses that are wrong with `cp` because they treat a part of a sequence as the whole sequence.
 
-A loss in a training loop of the user gets the outputs of this rank's positions only. If it predicts the next position
-(`output[:, :-1]` and `tokens[:, 1:]`), it leaves out the last position of each part, and not only that of the sequence.
-If it uses the last or first position only, such as a classifier, it uses one of each part. The gradient of the output
-shows both.
+With `cp`, the loss of a user's training loop gets the output for this rank's positions only. A loss that compares
+`output[:, :-1]` with `tokens[:, 1:]` then skips the last position of every part, not only the last position of the
+sequence. A loss of `output[:, -1]` uses one position of every part. In both cases, the gradient of the output is zero
+at other positions than in one process.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from paceline.core.errors import UsageError
 from paceline.train.parallel import cp, cp_check
 from paceline.train.ranks.world import World
 
-_FIRST = 8  # backward passes that are looked at
-_MOST = 2  # passes in which padding can look like such a loss by chance
+_CHECKED = 8  # backward passes; in a few of them, padding can have the same effect by chance
 
 
-def watch(module: Any, world: World) -> None:
-    """Check the gradients of the outputs of a module in its first calls in training.
+def register(module: Any, world: World) -> None:
+    """Register a hook that refuses a loss if it skips such positions in each of the first backward passes.
 
     Args:
         module: The module that is called.
@@ -27,32 +26,34 @@ def watch(module: Any, world: World) -> None:
     """
     import torch
 
-    counts = {"seen": 0, "partial": 0}
+    results: list[bool] = []
 
-    def look(gradient: Any) -> None:
-        counts["seen"] += 1
-        counts["partial"] += _is_partial(gradient, world.position("cp"), world.layout.cp)
-        if counts["partial"] == _MOST and counts["seen"] <= _FIRST:
+    def check(gradient: Any) -> None:
+        if len(results) >= _CHECKED:
+            return
+        results.append(_skips_positions(gradient, world.position("cp"), world.layout.cp))
+        if len(results) == _CHECKED and all(results):
             raise UsageError(
-                f"{world.layout}: the loss uses only some positions of this rank's part of the sequences, so the rank "
-                "leaves out positions that one process uses, or uses others. With cp, a loss must be a mean over all "
-                "positions, each with its own target: shift the targets in the data set instead of in the loss, or use "
-                "shard or tp instead of cp"
+                f"{world.layout}: the loss skips a position where the sequence is split between ranks, or uses only "
+                "this position. With cp, the loss must be a mean over all positions of this rank: shift the targets in "
+                "the data set instead of in the loss, or use shard or tp instead of cp. To train without this check, "
+                "set first_step = false in the section [checks] of the recipe"
             )
 
-    def hook(called: Any, args: Any, kwargs: Any, output: Any) -> None:
-        if not called.training or not torch.is_grad_enabled() or counts["seen"] >= _FIRST or cp_check.is_postponed():
+    def register_check(called: Any, args: Any, kwargs: Any, output: Any) -> None:
+        is_training = called.training and torch.is_grad_enabled() and not cp_check.is_postponed()
+        if not is_training or len(results) >= _CHECKED:
             return
         length = cp.length_of((args, kwargs))
         for value in cp_check.tensors_of(output):
             if value.requires_grad and cp.is_split(value, length):
-                value.register_hook(look)
+                value.register_hook(check)
 
-    module.register_forward_hook(hook, with_kwargs=True)
+    module.register_forward_hook(register_check, with_kwargs=True)
 
 
-def _is_partial(gradient: Any, part: int, parts: int) -> bool:
-    """Return whether positions next to another rank's part have no gradient, or are the only ones that have one.
+def _skips_positions(gradient: Any, part: int, parts: int) -> bool:
+    """Return whether a position next to another rank's part has no gradient, or is the only position with a gradient.
 
     Args:
         gradient: The gradient of an output, [batch, length, ...].
