@@ -318,3 +318,14 @@ def test_a_program_too_short_to_measure_is_said_to_have_the_steps_that_it_has(tm
     spec = ComparisonSpec(before=BASELINE, after={"optimizer": {"fused": True}}, warmup_steps=100)
     with pytest.raises(TrialFailed, match="the program ends after 50 steps"):
         runner.compare(spec, SOON)
+
+
+@pytest.mark.parametrize("block", [30, 60], ids=["the candidate ends", "the baseline ends"])
+def test_the_steps_of_a_short_program_are_counted_in_the_process_that_ends(tmp_path, block):
+    """In the first pair of blocks the baseline runs first, in the second one the candidate."""
+    short = TRAINS.replace("range(1000)", "range(1)").replace("return 80", "return 200")
+    runner = workshop_of(tmp_path, short.replace("num_workers=1, persistent_workers=kept", "num_workers=0"))
+    runner.step_s = runner._block_s / block
+    spec = ComparisonSpec(before=BASELINE, after={"optimizer": {"fused": True}}, warmup_steps=100)
+    with pytest.raises(TrialFailed, match="the program ends after 50 steps"):
+        runner.compare(spec, SOON)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from paceline.core.errors import RecordError
 from paceline.core.recipe import BASELINE, Recipe
 from paceline.core.remedies import Safety, least_safe
 from paceline.core.statistics import Interval
@@ -275,7 +276,7 @@ class TrialRunner:
             except ProgramFailed as error:
                 raise attribute_failure(error, first, _STEP_TIMEOUT_S) from error
         if found.over:
-            self._total = max(found.steps, _steps_after_first(read_run(first.folder)))
+            self._total = max(found.steps, *(_recorded_steps(process) for process in (first, second)))
         return found
 
     def _stopping_rule(self, spec: ComparisonSpec, earlier: Sequence[ComparisonRound]) -> StoppingRule:
@@ -369,6 +370,14 @@ def _starts_in_time(process: TrialProcess, ends: float) -> bool:
 def _steps_after_first(run: Run) -> int:
     """Return the number of steps of the first rank without the first step, which does not count; 0 without a record."""
     return len(run.ranks[0].steps) - 1 if run.ranks else 0
+
+
+def _recorded_steps(process: TrialProcess) -> int:
+    """Return the number of recorded steps without the first; 0 if the process still runs and has no record yet."""
+    try:
+        return _steps_after_first(read_run(process.folder))
+    except RecordError:
+        return 0
 
 
 def _cpu_ratio(pairs: Sequence[BlockPair]) -> float | None:
