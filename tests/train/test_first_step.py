@@ -23,15 +23,24 @@ from torch import nn
 from paceline.train import Engine
 
 
+class Statistics:
+    def __init__(self):
+        self.calls, self.by_name = 0, {"calls": [0]}
+
+
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.norm, self.a, self.b = nn.BatchNorm1d(4), nn.Linear(4, 8), nn.Linear(8, 2)
         self.drop, self.calls, self.kept = nn.Dropout(0.5), 0, []
+        self.statistics, self.queue = Statistics(), torch.zeros(3)
 
     def forward(self, x):
         self.calls += 1
         self.kept.append(self.calls)
+        self.statistics.calls += 1
+        self.statistics.by_name["calls"][0] += 1
+        self.queue[self.calls % 3] += 1
         return self.b(self.drop(self.a(self.norm(x) + torch.randn_like(x))))
 
 
@@ -58,7 +67,8 @@ def trained(layout, compared, own):
         losses.append(engine.loss())
         engine.step()
     net = getattr(model, "module", model)
-    return [losses, net.calls, net.kept, net.norm.running_mean.tolist(), torch.rand(3).tolist()]
+    inside = [net.statistics.calls, net.statistics.by_name, net.queue.tolist()]
+    return [losses, inside, net.calls, net.kept, net.norm.running_mean.tolist(), torch.rand(3).tolist()]
 
 
 torch.set_num_threads(1)

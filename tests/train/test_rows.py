@@ -86,6 +86,7 @@ def test_three_images_of_three_channels_are_refused():
     "batch",
     [
         (X, torch.zeros(9, 6)),  # boxes of all images, one below the other
+        ((torch.zeros(2, 5), torch.zeros(5, 5, dtype=torch.bool)), torch.zeros(2)),  # a mask for all samples
         {"nodes": torch.zeros(50, 3), "edges": torch.zeros(2, 90), "y": Y},
     ],
 )

@@ -76,7 +76,7 @@ def has_samples(values: Sequence[Any], count: int, depth: int = 1) -> bool:
     if not depth:
         return False
     if all(getattr(value, "ndim", 0) for value in values):
-        return _tensors_are_samples(values)
+        return len({(value.ndim, value.dtype) for value in values}) == 1 and _tensors_are_samples(values)
     return _are(str | bytes | int | float, values) or (
         _are(tuple | list, values) and not all(_fits(value, count, depth + 1) for value in values)
     )

@@ -17,7 +17,7 @@ from paceline.tune.search import search as tune
 from paceline.tune.search.history import TrialHistory
 from paceline.tune.search.runner import TrialRunner
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(240)
 
 PROGRAM = """
 import torch

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from paceline.train.comparison import function_state
 from paceline.train.ranks import random_states
 from paceline.train.ranks.world import World
 
@@ -25,14 +26,18 @@ def restored(models: Sequence[Any], world: World) -> Iterator[None]:
 
     drawn = random_states.of_torch(world.device), random_states.of_host()
     streams = {name: stream.state for name, stream in world.streams.items()}
-    modules = {id(part): part for model in models for part in model.modules()}
-    buffers = [(buffer, buffer.clone()) for part in modules.values() for buffer in part.buffers(recurse=False)]
-    attributes = [(part, _attributes(part)) for part in modules.values()]
+    parts = {id(part): part for model in models for part in model.modules()}.values()
+    buffers = [(buffer, buffer.clone()) for part in parts for buffer in part.buffers(recurse=False)]
+    attributes = [(part, {name: value for name, value in vars(part).items() if not _is_torchs(name)}) for part in parts]
+    values = [value for _, own in attributes for value in own.values()]
     try:
-        yield
+        with function_state.kept(values, models):
+            yield
     finally:
         for part, own in attributes:
-            _put_attributes(part, own)
+            for name in [name for name in vars(part) if not _is_torchs(name) and name not in own]:
+                del vars(part)[name]
+            vars(part).update(own)
         with torch.no_grad():
             for buffer, before in buffers:
                 buffer.copy_(before)
@@ -42,33 +47,6 @@ def restored(models: Sequence[Any], world: World) -> Iterator[None]:
         for model in models:
             for parameter in model.parameters():
                 parameter.grad = None
-
-
-def _attributes(part: Any) -> dict[str, Any]:
-    """Return the attributes of a module that its forward can change, with copies of lists and dicts."""
-    own = {name: value for name, value in vars(part).items() if not _is_torchs(name)}
-    return {name: (value, _copied(value)) for name, value in own.items()}
-
-
-def _copied(value: Any) -> Any:
-    """Return a copy of what a forward pass can change inside a list, dict, set or generator; None for other types."""
-    if hasattr(value, "get_state") and hasattr(value, "set_state"):  # torch.Generator, NumPy's RandomState
-        return value.get_state()
-    return value.copy() if type(value) in (list, dict, set) else None
-
-
-def _put_attributes(part: Any, own: dict[str, Any]) -> None:
-    for name in [name for name in vars(part) if not _is_torchs(name) and name not in own]:
-        del vars(part)[name]
-    for name, (value, copied) in own.items():
-        if isinstance(copied, list):
-            value[:] = copied
-        elif hasattr(value, "set_state"):
-            value.set_state(copied)
-        elif copied is not None:
-            value.clear()
-            value.update(copied)
-        vars(part)[name] = value
 
 
 def _is_torchs(name: str) -> bool:
