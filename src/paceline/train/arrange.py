@@ -16,7 +16,7 @@ from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
 from paceline.train import batch_norm
 from paceline.train.activations import blocks_of
-from paceline.train.parallel import cp, cp_check, cp_losses, dp, dtensor_reads, layers, pp, shard, tp
+from paceline.train.parallel import cp, cp_check, dp, dtensor_reads, layers, pp, shard, tp
 from paceline.train.parallel.balance import measured
 from paceline.train.ranks import agreement
 from paceline.train.ranks.world import World, mesh_axes
@@ -66,7 +66,7 @@ def arrange(
         if layout.cp > 1:
             cp_check.check_first(module, model, world)
             if recipe.checks.first_step:
-                cp_losses.register(module, world)
+                cp_check.check_losses(module, world)
         return Arranged(
             module=module,
             held=model,

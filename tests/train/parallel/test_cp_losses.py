@@ -6,7 +6,7 @@ import pytest
 import torch
 from tests.train.launching import on_ranks
 
-from paceline.train.parallel.cp_losses import _skips_positions
+from paceline.train.parallel.cp_check import _skips_positions
 
 PROGRAM = """
 import sys

@@ -113,7 +113,7 @@ def _inside(one: Any) -> Iterator[Any]:
     elif isinstance(one, types.MethodType):
         yield from (one.__self__, one.__func__)
     elif isinstance(one, types.FunctionType):
-        yield from (cell.cell_contents for cell in one.__closure__ or () if is_filled(cell))
+        yield from (cell.cell_contents for cell in one.__closure__ or () if _is_filled(cell))
         yield from one.__defaults__ or ()
         if _is_users(one.__module__):  # a library may use global generators for other things, such as temporary names
             named = (one.__globals__.get(name) for name in one.__code__.co_names)
@@ -132,8 +132,7 @@ def _is_users(module: str) -> bool:
     return not any(Path(file).is_relative_to(place) for place in places) and "site-packages" not in file
 
 
-def is_filled(cell: types.CellType) -> bool:
-    """Return whether the variable of a closure has a value."""
+def _is_filled(cell: types.CellType) -> bool:
     try:
         return cell.cell_contents is not ...
     except ValueError:  # the variable has no value yet

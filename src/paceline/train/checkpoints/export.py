@@ -13,8 +13,8 @@ from paceline.core.errors import UsageError
 from paceline.core.files import replacing
 from paceline.train.checkpoints.tensor_files import SUFFIXES, write_tensors
 from paceline.train.comparison.synced import full
+from paceline.train.ranks.agreement import bytes_of
 from paceline.train.ranks.world import World
-from paceline.train.tensor_bytes import bytes_of
 
 
 def export(held: Any, world: World, path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train.tensor_bytes import bytes_of
+from paceline.train.ranks.agreement import bytes_of
 
 TORCH_SUFFIXES = (".pt", ".pth", ".bin")
 SUFFIXES = (".safetensors", *TORCH_SUFFIXES)

@@ -21,9 +21,9 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.train import batch_norm
 from paceline.train.arrange import Arranged, is_on_meta
-from paceline.train.comparison import advice, differences, draws, function_state, rounding, samples, synced
+from paceline.train.comparison import advice, differences, draws, rounding, samples, synced
 from paceline.train.comparison.paired_passes import Attempt, BatchPasses, ForwardPasses, PairedPasses, exact_context
-from paceline.train.comparison.restored import restored, varied
+from paceline.train.comparison.restored import restored, restored_state, varied
 from paceline.train.comparison.samples import numbers
 from paceline.train.parallel import cp_check, decoders, pp
 from paceline.train.passes import Loss
@@ -111,9 +111,10 @@ class FirstStep:
             UsageError: The models differ.
         """
         models = [self._arranged.module, self._arranged.held, self._whole]
-        with function_state.kept((loss, weight), models) as changed:
+        ignored = [each for model in models for each in (*model.modules(), *model.parameters(), *model.buffers())]
+        with restored_state((loss, weight), ignored) as changed:
             self._compare((inputs, target), lambda attempt: BatchPasses(attempt, (inputs, target), loss, weight))
-        self.loss_has_state = any(changed)
+        self.loss_has_state = bool(changed)
 
     def of_forward(self, args: Any, kwargs: Any) -> None:
         """Run the comparison on a call of the model.

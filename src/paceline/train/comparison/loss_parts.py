@@ -14,7 +14,8 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
 from paceline.train import rows
-from paceline.train.comparison import advice, function_state, samples
+from paceline.train.comparison import advice, samples
+from paceline.train.comparison.restored import restored_state
 from paceline.train.passes import Loss
 from paceline.train.ranks import random_states
 
@@ -76,7 +77,7 @@ class CheckedLoss:
         """Return the loss, the weight, and the distance of 1 to the next number in the format of the loss."""
         import torch
 
-        with function_state.kept((self._loss, self._weight), ()) if self._has_state else nullcontext():
+        with restored_state((self._loss, self._weight), ()) if self._has_state else nullcontext():
             loss = self._loss(output, target)
             weight = 1.0 if self._weight is None else float(self._weight(target))
         dtype = loss.dtype if loss.is_floating_point() else torch.float32

@@ -1,4 +1,4 @@
-"""Restores a model, its attributes and the random numbers of the ranks after the comparison.
+"""Restores models, losses and the random numbers of the ranks after a comparison.
 
 Constant trainable parameters, such as a bias of zeros or a norm's weight of ones, get noise during the comparison;
 otherwise errors in them, or in values that they multiply, would not show. The noise of a parameter depends on the name
@@ -11,46 +11,53 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from paceline.train.comparison import function_state
 from paceline.train.ranks import random_states
 from paceline.train.ranks.world import World
+from paceline.train.unmodified.snapshot import Snapshot
 
 _NOISE = 0.1
-_TORCHS = ("_parameters", "_buffers", "_modules", "training")  # attributes that torch keeps itself
 
 
 @contextmanager
 def restored(models: Sequence[Any], world: World) -> Iterator[None]:
-    """Restore buffers, gradients, attributes of modules and random numbers when the context ends."""
-    import torch
-
+    """Restore the state of models, and the random numbers, when the context ends; gradients are None then."""
     drawn = random_states.of_torch(world.device), random_states.of_host()
     streams = {name: stream.state for name, stream in world.streams.items()}
-    parts = {id(part): part for model in models for part in model.modules()}.values()
-    buffers = [(buffer, buffer.clone()) for part in parts for buffer in part.buffers(recurse=False)]
-    attributes = [(part, {name: value for name, value in vars(part).items() if not _is_torchs(name)}) for part in parts]
-    values = [value for _, own in attributes for value in own.values()]
+    parameters = [parameter for model in models for parameter in model.parameters()]
     try:
-        with function_state.kept(values, models):
+        with restored_state(models, ignored=parameters):
             yield
     finally:
-        for part, own in attributes:
-            for name in [name for name in vars(part) if not _is_torchs(name) and name not in own]:
-                del vars(part)[name]
-            vars(part).update(own)
-        with torch.no_grad():
-            for buffer, before in buffers:
-                buffer.copy_(before)
         random_states.put({**drawn[0], **drawn[1]}, world.device)
         for name, state in streams.items():
             world.streams[name].state = state
-        for model in models:
-            for parameter in model.parameters():
-                parameter.grad = None
+        for parameter in parameters:
+            parameter.grad = None
 
 
-def _is_torchs(name: str) -> bool:
-    return name in _TORCHS or "hook" in name or "fsdp" in name.lower() or name.startswith("__")
+@contextmanager
+def restored_state(objects: Sequence[Any], ignored: Sequence[Any]) -> Iterator[list[str]]:
+    """Restore all values that objects can reach, and the gradients of tensors among them, when the context ends.
+
+    Args:
+        objects: Models or functions. A function reaches the variables that it uses.
+        ignored: Tensors and objects that are not restored.
+
+    Yields:
+        A list. When the context ends, it gets the names of the values that changed.
+    """
+    import torch
+
+    snapshot, changed = Snapshot(torch, objects[0], objects[1:], ignored), list[str]()
+    leaves = [tensor for tensor in snapshot.tensors() if tensor.is_leaf and tensor.requires_grad]
+    gradients = [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
+    try:
+        yield changed
+    finally:
+        changed += snapshot.changed()
+        snapshot.restore()
+        for leaf, gradient in zip(leaves, gradients, strict=True):
+            leaf.grad = gradient
 
 
 @contextmanager

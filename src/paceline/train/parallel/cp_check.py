@@ -1,9 +1,13 @@
-"""Checks once, in the first forward pass, that a model with cp computes what it computes with whole sequences.
+"""Checks that a model and a loss may be used with `cp`, which gives each rank a part of each sequence.
 
-The first positions of each rank's part, of one sample, go through the model twice: split over the ranks, and as
-one sequence on every rank. Outputs must be equal up to rounding. Constant parameters, such as position
-embeddings that start at zero, get noise during the check, because otherwise their effect would not show.
-Dropout is turned off. Everything is restored afterwards.
+- The model is checked in its first forward pass. The first positions of each rank's part, of one sample, go through the
+  model twice: split over the ranks, and as one sequence on every rank. Outputs must be equal up to rounding. Constant
+  parameters, such as position embeddings that start at zero, get noise during the check, because otherwise their effect
+  would not show. Dropout is turned off. Everything is restored afterwards.
+- The loss is checked in the first backward passes. In a training loop of the user, the loss gets the output for this
+  rank's positions only. A loss that compares `output[:, :-1]` with `tokens[:, 1:]` then skips the last position of
+  every part, not only the last position of the sequence. A loss of `output[:, -1]` uses one position of every part. In
+  both cases, the gradient of the output is zero at other positions than in one process.
 """
 
 from __future__ import annotations
@@ -17,10 +21,12 @@ from paceline.train.attribute_snapshot import AttributeSnapshot
 from paceline.train.batches import like
 from paceline.train.parallel import cp
 from paceline.train.ranks import agreement, random_states
+from paceline.train.ranks.world import World
 
 _POSITIONS = 64  # number of positions of each rank's part
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 2e-2  # as a share of the norm of an output
 _NOISE = 0.1
+_CHECKED_LOSSES = 8  # backward passes; in a few of them, padding can look like a skipped position
 _postponed: list[None] = []  # not empty: calls of a model are not checked
 
 
@@ -52,9 +58,54 @@ def postponed() -> Iterator[None]:
         _postponed.pop()
 
 
-def is_postponed() -> bool:
-    """Return whether calls of a model are not those of the training, because another comparison makes them."""
-    return bool(_postponed)
+def check_losses(module: Any, world: World) -> None:
+    """Register a hook that refuses a loss if it skips a position next to another rank's part.
+
+    The loss is refused if it skips such a position in each of the first `_CHECKED_LOSSES` backward passes.
+
+    Args:
+        module: The module that is called.
+        world: The ranks.
+    """
+    import torch
+
+    results: list[bool] = []
+
+    def check(gradient: Any) -> None:
+        if len(results) >= _CHECKED_LOSSES:
+            return
+        results.append(_skips_positions(gradient, world.position("cp"), world.layout.cp))
+        if len(results) == _CHECKED_LOSSES and all(results):
+            raise UsageError(
+                f"{world.layout}: the loss skips a position where the sequence is split between ranks, or uses only "
+                "this position. With cp, the loss must be a mean over all positions of this rank: shift the targets in "
+                "the data set instead of in the loss, or use shard or tp instead of cp. To train without this check, "
+                "set first_step = false in the section [checks] of the recipe"
+            )
+
+    def register_check(called: Any, args: Any, kwargs: Any, output: Any) -> None:
+        is_training = called.training and torch.is_grad_enabled() and not _postponed
+        if not is_training or len(results) >= _CHECKED_LOSSES:
+            return
+        length = cp.length_of((args, kwargs))
+        for value in _tensors(output):
+            if value.requires_grad and cp.is_split(value, length):
+                value.register_hook(check)
+
+    module.register_forward_hook(register_check, with_kwargs=True)
+
+
+def _skips_positions(gradient: Any, part: int, parts: int) -> bool:
+    """Return whether a position next to another rank's part has no gradient, or is the only position with a gradient.
+
+    Args:
+        gradient: The gradient of an output, [batch, length, ...].
+        part: The number of this rank's part.
+        parts: The number of parts.
+    """
+    used = (gradient != 0).transpose(0, 1).flatten(1).any(1).tolist()
+    ends = ([used] if part else []) + ([used[::-1]] if part < parts - 1 else [])
+    return any(len(end) > 1 and (end[0] != end[1]) and (end[1] or not any(end[1:])) for end in ends)
 
 
 def _look(model: Any, world: Any, given: Any) -> None:
@@ -131,7 +182,7 @@ def _both(model: Any, world: Any, given: Any, plain: AttributeSnapshot) -> tuple
 
 def _short(given: Any, length: int, positions: int) -> Any:
     """Return the first positions of the inputs, of one sample if all inputs have a sample dimension."""
-    sizes = [tensor.shape[0] for tensor in tensors_of(given) if tensor.ndim]
+    sizes = [tensor.shape[0] for tensor in _tensors(given) if tensor.ndim]
     one = len(set(sizes)) == 1 and sizes[0] != length
 
     def cut(tensor: Any) -> Any:
@@ -187,7 +238,7 @@ def _exact(given: Any, device: Any) -> Iterator[None]:
 
     precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
-    full = all(tensor.element_size() > 2 for tensor in tensors_of(given) if tensor.is_floating_point())
+    full = all(tensor.element_size() > 2 for tensor in _tensors(given) if tensor.is_floating_point())
     try:
         with (
             torch.autocast(device.type, enabled=not full and torch.is_autocast_enabled(device.type)),
@@ -262,7 +313,7 @@ def _noise(values: Any, number: int) -> Any:
     return drawn.to(values)
 
 
-def tensors_of(value: Any) -> Iterator[Any]:
+def _tensors(value: Any) -> Iterator[Any]:
     """Yield the tensors in tuples, lists and dicts."""
     found: list[Any] = []
     _mapped(found.append, value)

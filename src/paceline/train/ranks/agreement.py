@@ -1,12 +1,10 @@
-"""Checks that all ranks have the same values: maxima of numbers over groups, and checksums of batches."""
+"""Values that must be equal on all ranks: maxima of numbers over process groups, checksums, and bytes of tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
-
-from paceline.train.tensor_bytes import bytes_of
 
 _BYTES = 65536  # read from each tensor; a larger tensor is sampled at a fixed stride
 
@@ -65,3 +63,18 @@ def _bytes(tensor: Any) -> bytes:
     flat = tensor.detach().reshape(-1)
     step = -(-flat.numel() * flat.element_size() // _BYTES)
     return bytes(bytes_of(flat[::step]).numpy().tobytes())
+
+
+def bytes_of(tensor: Any) -> Any:
+    """Return the bytes of a tensor's elements, in their order, as a 1-D uint8 tensor on the same device.
+
+    A contiguous tensor is not copied. torch calls a tensor of one element contiguous whatever its stride is, and then
+    refuses to view it as bytes.
+
+    Args:
+        tensor: A strided tensor of any shape.
+    """
+    import torch
+
+    flat = tensor.detach().contiguous().reshape(-1)
+    return flat.as_strided(flat.shape, (1,)).view(torch.uint8)

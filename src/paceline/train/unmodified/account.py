@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from paceline.train.tensor_bytes import bytes_of
+from paceline.train.ranks.agreement import bytes_of
 from paceline.train.unmodified.state import Spread, plain_settings
 
 _MOST_ELEMENTS = 1 << 15  # that are sampled of a tensor

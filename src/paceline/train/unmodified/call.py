@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
-from paceline.train.tensor_bytes import bytes_of
+from paceline.train.ranks.agreement import bytes_of
 from paceline.train.unmodified import shares
 from paceline.train.unmodified.state import Spread
 

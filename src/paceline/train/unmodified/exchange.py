@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from paceline.inprocess.other_threads import StackEntry, stack_of
+from paceline.train.ranks.agreement import bytes_of
 from paceline.train.ranks.world import devices_differ
-from paceline.train.tensor_bytes import bytes_of
 from paceline.train.unmodified.account import TAG_BYTES, Account, tags_of, with_tag
 from paceline.train.unmodified.call import bounds, digest, sizes
 from paceline.train.unmodified.state import Spread, is_own_file, plain_settings

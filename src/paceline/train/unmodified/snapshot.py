@@ -8,11 +8,12 @@ values that the call changed, and can restore all of them.
 from __future__ import annotations
 
 import functools
+import pickle
 import random
 import sys
 import types
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import isnan
 from typing import Any
@@ -76,16 +77,21 @@ class Snapshot:
         torch: The torch module.
         module: The model.
         given: The inputs of the call that are not tensors.
+        ignored: Tensors and objects that are left out, with everything that only they can reach.
     """
 
-    def __init__(self, torch: Any, module: Any, given: Sequence[Any] = ()) -> None:
-        self._torch = torch
+    def __init__(self, torch: Any, module: Any, given: Sequence[Any] = (), ignored: Iterable[Any] = ()) -> None:
+        self._torch, self._ignored = torch, {id(each): each for each in ignored}
         named = [(type(module).__name__, module), *((f"argument {place}", each) for place, each in enumerate(given))]
         self._roots = [(name, node) for name, node in named if _is_node(torch, node)]
         self._contents: list[tuple[Any, Any]] = []
         self._values = {place.name: _Value(torch, place) for place in self._walk(self._contents)}
         self._kept = {id(container) for container, _ in self._contents if container is not None}
         self._kept |= {id(place.container) for _, content in self._contents if _ is None for place, _ in content}
+
+    def tensors(self) -> list[Any]:
+        """Return the tensors among the values."""
+        return [each.value for each in self._values.values() if isinstance(each.value, self._torch.Tensor)]
 
     def changed(self) -> dict[str, Place]:
         """Return the places, by name, whose value was added, replaced or changed since the snapshot."""
@@ -109,7 +115,7 @@ class Snapshot:
             value.restore()
 
     def _walk(self, contents: list[tuple[Any, Any]] | None) -> Iterator[Place]:
-        seen: set[int] = set()
+        seen = set(self._ignored)
         waiting: deque[tuple[str, Any]] = deque(self._roots)
         count = 0
         while waiting and count < _MOST_VALUES:
@@ -124,7 +130,8 @@ class Snapshot:
                     continue
                 count += 1
                 if _is_value(self._torch, value):
-                    yield place
+                    if id(value) not in self._ignored:
+                        yield place
                 elif _is_node(self._torch, value):
                     waiting.append((place.name, value))
 
@@ -157,7 +164,9 @@ class _Value:
         elif isinstance(value, random.Random):
             value.setstate(self._copy)
         elif _is_of_numpy(value, "Generator"):
-            value.bit_generator.state = self._copy
+            value.bit_generator.state = pickle.loads(self._copy)
+        elif _is_of_numpy(value, "RandomState"):
+            value.set_state(pickle.loads(self._copy))
         elif _is_of_numpy(value, "ndarray"):
             value[...] = self._copy
         elif isinstance(value, set):
@@ -172,8 +181,9 @@ def _copy(torch: Any, value: Any) -> Any:
         return value.get_state()
     if isinstance(value, random.Random):
         return value.getstate()
-    if _is_of_numpy(value, "Generator"):
-        return value.bit_generator.state
+    if _is_of_numpy(value, "Generator", "RandomState"):
+        state = value.get_state() if hasattr(value, "get_state") else value.bit_generator.state
+        return pickle.dumps(state)  # bytes, because a state may contain arrays, which `!=` cannot compare
     if _is_of_numpy(value, "ndarray"):
         return value.copy()
     return set(value) if isinstance(value, set) else value
@@ -318,7 +328,7 @@ def _is_value(torch: Any, value: Any) -> bool:
     if type(value) is Later:
         return False
     kinds = (*_PLAIN, torch.Tensor, torch.Generator, random.Random, set)
-    return isinstance(value, kinds) or _is_of_numpy(value, "Generator", "ndarray", "generic")
+    return isinstance(value, kinds) or _is_of_numpy(value, "Generator", "RandomState", "ndarray", "generic")
 
 
 def _is_of_numpy(value: Any, *kinds: str) -> bool:

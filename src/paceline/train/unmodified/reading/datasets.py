@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from paceline.train.tensor_bytes import bytes_of
+from paceline.train.ranks.agreement import bytes_of
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.snapshot import is_own
 from paceline.train.unmodified.state import Spread

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from paceline.data.batches.own_generators import own_generators, states_of
-from paceline.train.tensor_bytes import bytes_of
+from paceline.train.ranks.agreement import bytes_of
 from paceline.train.unmodified import draws
 from paceline.train.unmodified.reading.datasets import variables_of, variables_of_class
 from paceline.train.unmodified.snapshot import is_own

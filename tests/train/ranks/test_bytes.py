@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from paceline.train.tensor_bytes import bytes_of
+from paceline.train.ranks.agreement import bytes_of
 
 TENSORS = {
     "plain": torch.arange(6.0).reshape(2, 3),
