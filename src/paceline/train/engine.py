@@ -19,11 +19,12 @@ from functools import partial
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train import gradients, loaders, optimizers, rows
+from paceline.train import gradients, loaders, optimizers
 from paceline.train.arrange import arrange
 from paceline.train.average import AveragedWeights
+from paceline.train.batch_samples import split_batch
 from paceline.train.comparison.first_step import FirstStep, copied
-from paceline.train.comparison.loss_parts import CheckedLoss
+from paceline.train.comparison.loss_check import CheckedLoss
 from paceline.train.engine_base import EngineBase
 from paceline.train.meta_device import Init, Weights, fill, source_of
 from paceline.train.parallel.replicas import replicas_of
@@ -101,7 +102,7 @@ class Engine(EngineBase):
             draw_within(arranged.module, self.world)
             arranged.module.register_forward_hook(lambda _, __, output: self._weights.guard(output))
         if arranged.whole is not None:
-            self._first_step = FirstStep(arranged, self.world, self.recipe).watched()
+            self._first_step = FirstStep(arranged, self.world, self.recipe).register()
         return arranged.module, self._optimizer
 
     def loader(self, loader: Any) -> Any:
@@ -123,7 +124,7 @@ class Engine(EngineBase):
 
     def split(self, batch: Any) -> list[Any]:
         """Split a batch (a tensor, or a tuple, list or dict of them) into its micro-batches along dimension 0."""
-        return rows.parts(batch, self._planned)
+        return split_batch(batch, self._planned)
 
     @contextmanager
     def micro_step(self, *, last: bool | None = None) -> Iterator[None]:

@@ -18,7 +18,7 @@ from paceline.train.checkpoints import folder as checkpoints
 from paceline.train.checkpoints.background import BackgroundSaves
 from paceline.train.checkpoints.export import export
 from paceline.train.comparison.first_step import FirstStep
-from paceline.train.comparison.loss_parts import CheckedLoss
+from paceline.train.comparison.loss_check import CheckedLoss
 from paceline.train.comparison.outside_parameters import OutsideParameters
 from paceline.train.evaluation import evaluated
 from paceline.train.parallel import dtensor_reads
@@ -234,7 +234,7 @@ class EngineBase:
         return found
 
     def _passes_of(self, arranged: Arranged) -> Passes:
-        """Return the passes of a model, which search the losses for parameters that are not part of the model."""
+        """Return the forward and backward passes of a model. They search losses for parameters outside of the model."""
         outside = OutsideParameters(self.world, self.recipe.checks.first_step, arranged.held, self._optimizer)
         return Passes(arranged, self._weights, self._planned, self._context, self.scale, outside.search)
 
@@ -248,7 +248,7 @@ class EngineBase:
         """Run passes in the run's precision; with pp, random numbers come from each stage's own stream."""
         with ExitStack() as stack:
             stack.enter_context(self.recipe.compute.explained())
-            stack.enter_context(dtensor_reads.explained(self.world.layout))
+            stack.enter_context(dtensor_reads.explain_mixed_tensors(self.world.layout))
             stack.enter_context(self.recipe.precision.context(self.device.type))
             if self.world.layout.pp > 1:
                 stack.enter_context(self.world.drawing("model"))

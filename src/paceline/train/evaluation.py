@@ -17,8 +17,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train import loaders, rows
+from paceline.train import loaders
 from paceline.train.arrange import Arranged
+from paceline.train.batch_samples import count_samples, is_splittable, select_samples
 from paceline.train.parallel import cp
 from paceline.train.passes import called
 from paceline.train.ranks import agreement, random_states
@@ -89,7 +90,7 @@ class _WeightedMeans:
         self._mismatches = torch.zeros(len(measures), _WEIGHTINGS)
 
     def add(self, output: Any, target: Any, values: Sequence[Any], count: int) -> None:
-        """Add the values of the measures for one part of a batch of some samples, and check the weightings."""
+        """Add the values of the measures for a part of a batch, and check the weightings."""
         import torch
 
         weights = self._weights_of(target, count)
@@ -122,11 +123,11 @@ class _WeightedMeans:
 
     def _halves(self, output: Any, target: Any, count: int) -> list[tuple[Any, Any, Any]]:
         """Return output, target and weights of two halves of a part; empty if the part cannot be split."""
-        if count < 2 or not rows.is_known(output) or _count(output) != count or _count((output, target)) != count:
+        if count < 2 or not is_splittable(output) or _count(output) != count or _count((output, target)) != count:
             return []
         middle = max(1, count // 3)  # halves of different sizes, which the weightings weigh differently
         slices = [(slice(0, middle), middle), (slice(middle, count), count - middle)]
-        halves = [(*rows.selected((output, target), count, which), size) for which, size in slices]
+        halves = [(*select_samples((output, target), count, which), size) for which, size in slices]
         return [(output, target, self._weights_of(target, size)) for output, target, size in halves]
 
     def _decides(self, halves: Sequence[tuple[Any, Any, Any]]) -> bool:
@@ -248,15 +249,15 @@ def _as_rank_0(world: World) -> Iterator[None]:
 
 
 def _part(batch: Any, world: World) -> tuple[Any, int]:
-    """Return this rank's part of a batch, and its number of samples; 0 if the part is only a first sample of weight 0.
+    """Return this rank's part of a batch and its number of samples, 0 if the part is the first sample with weight 0.
 
     Raises:
         UsageError: The batch cannot be split into samples, and ranks have different samples.
     """
     parts, part = world.layout.samples, world.sample_part
-    count = _count(batch) if parts == 1 else rows.count_of(batch)
+    count = _count(batch) if parts == 1 else count_samples(batch)
     first, last = count * part // parts, count * (part + 1) // parts
-    found = batch if parts == 1 else rows.selected(batch, count, slice(first, last) if last > first else slice(0, 1))
+    found = batch if parts == 1 else select_samples(batch, count, slice(first, last) if last > first else slice(0, 1))
     if world.layout.cp > 1:
         found = cp.part_of(found, world.position("cp"), world.layout.cp)
     return found, last - first
@@ -265,7 +266,7 @@ def _part(batch: Any, world: World) -> tuple[Any, int]:
 def _count(batch: Any) -> int:
     """Return the number of samples in a batch, or 1 if it cannot be split into samples."""
     try:
-        return rows.count_of(batch)
+        return count_samples(batch)
     except UsageError:
         return 1
 

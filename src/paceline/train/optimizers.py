@@ -12,11 +12,8 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.train.parallel import dtensor_reads
 
-_NO_RULE = (
-    "placement",
-    "sharding strategy",
-    "mixed torch.Tensor and DTensor",
-)  # words of the errors of torch's DTensor
+# Parts of torch's error messages for operations that DTensor does not support.
+_NO_RULE = ("placement", "sharding strategy", "mixed torch.Tensor and DTensor")
 _OPTIONAL = inspect.Parameter("closure", inspect.Parameter.KEYWORD_ONLY, default=None)
 _WAY_OUT = "Give a function: setup(model, lambda model: AdamW(model.parameters()))"
 

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train import rows
 from paceline.train.arrange import Arranged
+from paceline.train.batch_samples import split_batch
 from paceline.train.gradients import Weights
 from paceline.train.parallel import decoders
 
@@ -89,7 +89,7 @@ class Passes:
         if self.arranged.stages is not None:
             self._run_stages(self.arranged.stages, (inputs, target), loss, weight)
             return
-        for part, wanted in rows.parts((inputs, target), self.planned):
+        for part, wanted in split_batch((inputs, target), self.planned):
             with self.micro_step(None):
                 output = called(self.arranged.module, part)
                 # With [layers] the output is on the last device.
@@ -101,7 +101,7 @@ class Passes:
         """Run a batch through the pipeline."""
         inputs, target = batch
         scale = self._scale.value if self._scale else 1.0
-        for _, wanted in rows.parts((inputs, target), self.planned):
+        for _, wanted in split_batch((inputs, target), self.planned):
             self.weights.begin()
             self.weights.take(weight(wanted) if weight else None)
         with self._context():

@@ -1,4 +1,4 @@
-"""Is a loss of a user's loop refused under `cp` if it takes the end of a part for the end of the sequence?"""
+"""With `cp`, a loss in a training loop of the user is refused if it skips positions at the cuts of a sequence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What if the program trains parameters outside of its model, or freezes, unfreezes or penalizes parameters?"""
+"""Programs that train parameters outside of the model, or that freeze, unfreeze or penalize parameters."""
 
 from __future__ import annotations
 

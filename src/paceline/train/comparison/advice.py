@@ -12,9 +12,8 @@ _BY_AXIS = {
     "positions outside scaled_dot_product_attention, or returns a mean over them, needs shard or tp instead of "
     "cp",
     "pp": "With pp, the only input of a layer must be the output of the previous layer",
-    "samples": "With dp and shard, each rank has only some of the samples: the loss must be a mean over "
-    "samples, or over "
-    "what weight= counts, and no operation except torch's BatchNorm may use the whole batch",
+    "samples": "With dp and shard, each rank has only some of the samples: the loss must be a mean over samples, or "
+    "over what weight= counts, and no operation except torch's BatchNorm may use the whole batch",
 }
 _OFF = "To train without this check, set first_step = false in the section [checks] of the recipe"
 
@@ -36,18 +35,18 @@ def of_difference(layout: Layout, name: str, what: str, share: float) -> str:
     )
 
 
-def of_loss(layout: Layout, call: int, whole: float, mean: float) -> str:
-    """Return the message for a loss that is not the mean of the losses of two halves of the samples of a rank.
+def of_loss_over_samples(layout: Layout, call: int, whole: float, mean: float) -> str:
+    """Return the message for a loss that is not a mean over samples.
 
     Args:
         layout: The layout of the run.
         call: The number of the call of the loss.
-        whole: The loss.
-        mean: The mean of the losses of both halves, weighted by `weight`.
+        whole: The loss of some samples.
+        mean: The mean of the losses of two halves of these samples, weighted by `weight`.
     """
     return (
-        f"{layout}: the loss of some samples is {whole:.6g}, but the mean of the losses of two halves of them is "
-        f"{mean:.6g} (call {call} of the loss on this rank), so training differs from that of one process. "
+        f"{layout}: the loss is not a mean over samples, so training differs from that of one process: in call {call} "
+        f"of the loss on this rank, it is {whole:.6g}, and the mean of the losses of two halves is {mean:.6g}. "
         f"{_BY_AXIS['samples']}. {_OFF}"
     )
 

@@ -23,7 +23,7 @@ from paceline.train import batch_norm
 from paceline.train.arrange import Arranged, is_on_meta
 from paceline.train.comparison import advice, differences, draws, rounding, samples, synced
 from paceline.train.comparison.paired_passes import Attempt, BatchPasses, ForwardPasses, PairedPasses, exact_context
-from paceline.train.comparison.restored import restored, restored_state, varied
+from paceline.train.comparison.restoration import add_noise, restore_models, restore_state
 from paceline.train.comparison.samples import numbers
 from paceline.train.parallel import cp_check, decoders, pp
 from paceline.train.passes import Loss
@@ -82,15 +82,18 @@ class FirstStep:
         self._bytes = 4  # bytes of an element of the format in which both models compute
         self._replay: list[draws.Draw] = []
         self._buffers: list[tuple[Any, Any]] = []
-        self.loss_has_state = False  # whether calls of the loss changed something, which is then restored
+        self.loss_has_state = False  # whether calls of the loss change values outside of it, such as a counter
 
     @property
     def due(self) -> bool:
         """Whether the comparison has still to run."""
         return self._whole is not None and not self._busy
 
-    def watched(self) -> FirstStep:
-        """Run the comparison before the first forward pass in training, for a user's own training loop."""
+    def register(self) -> FirstStep:
+        """Register a hook that runs the comparison before the first forward pass in training, and return `self`.
+
+        The hook serves training loops of the user; `train_batch` calls `of_batch`.
+        """
         handle: Any = None
 
         def before(module: Any, args: Any, kwargs: Any) -> None:
@@ -112,7 +115,7 @@ class FirstStep:
         """
         models = [self._arranged.module, self._arranged.held, self._whole]
         ignored = [each for model in models for each in (*model.modules(), *model.parameters(), *model.buffers())]
-        with restored_state((loss, weight), ignored) as changed:
+        with restore_state((loss, weight), ignored) as changed:
             self._compare((inputs, target), lambda attempt: BatchPasses(attempt, (inputs, target), loss, weight))
         self.loss_has_state = bool(changed)
 
@@ -126,7 +129,7 @@ class FirstStep:
 
     def _compare(self, given: Any, make: Callable[[Attempt], PairedPasses]) -> None:
         self._busy = True
-        _follow(self._whole, self._arranged.held)
+        _copy_modes(self._whole, self._arranged.held)
         rounded = self._recipe.precision.dtype() is not None and self._sharded
         context, self._bytes = exact_context(
             samples.floats(given), self._recipe.precision, self._world, rounded=rounded
@@ -157,7 +160,7 @@ class FirstStep:
             if not joined and (not apart or self._world.layout.samples == 1):
                 continue
             attempt = replace(first, joined=joined, short=short)
-            with restored([self._arranged.held, self._whole], self._world), varied(self._arranged.held):
+            with restore_models([self._arranged.held, self._whole], self._world), add_noise(self._arranged.held):
                 synced.give_values(self._arranged.held, self._whole, self._world)
                 failed = self._attempt(attempt, make)
             if failed is None:
@@ -341,8 +344,8 @@ class FirstStep:
             sys.stderr.write(f"paceline: {advice.of_no_comparison(self._world.layout, self._name, why)}\n")
 
 
-def _follow(whole: Any, held: Any) -> None:
-    """Train and freeze the parts of the copy as those of the model, which the user may have changed after `setup`."""
+def _copy_modes(whole: Any, held: Any) -> None:
+    """Set the training modes and `requires_grad` of the copy to those of the model, which may change after `setup`."""
     own = dict(held.named_modules())
     for name, part in whole.named_modules():
         part.training = own[name].training if name in own else part.training

@@ -1,7 +1,7 @@
-"""Finds parameters that a run trains, but that are not part of its model, such as the class centers of a loss.
+"""Refuses optimizers that update parameters outside of the model, such as the class centers of a loss.
 
-The engine reduces gradients of the parameters of the model only. Another parameter gets a gradient from the samples,
-positions or stages of one rank; if an optimizer updates it, each rank trains its own copy.
+The engine reduces gradients only for parameters of the model. Another parameter gets a gradient from the samples,
+positions or stages of one rank. If an optimizer updates it, each rank trains its own copy.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _hooks: list[Any] = []
 
 
 class OutsideParameters:
-    """Checks the optimizers that the program steps itself, on ranks that compute different parts of a loss."""
+    """Checks optimizers before their steps, on ranks that compute different parts of a loss."""
 
     def __init__(self, world: World, checked: bool, model: Any, optimizer: Any) -> None:
-        """Start to check.
+        """Register the check for all optimizers of this process.
 
         Args:
             world: The ranks.
@@ -43,7 +43,7 @@ class OutsideParameters:
             _hooks.append(register_optimizer_step_pre_hook(lambda optimizer, *given: _check(optimizer)))
 
     def search(self, loss: Any) -> None:
-        """Note the parameters from which a loss is computed, for some of the losses."""
+        """Find the parameters from which a loss is computed, for some of the losses."""
         self._losses = number = self._losses + 1
         if not self._is_on or (number & (number - 1) if number < _EVERY else number % _EVERY):
             return
@@ -62,10 +62,11 @@ class OutsideParameters:
 
         Args:
             optimizer: The optimizer.
-            own: The parameters of the models of all engines.
+            own: The ids of the parameters of the models of all engines.
 
         Raises:
-            UsageError: The optimizer updates a parameter that is outside of these models, but in the loss of this one.
+            UsageError: The optimizer updates a parameter that belongs to none of these models, and the loss of this
+                engine depends on the parameter.
         """
         if optimizer is self._optimizer():
             return

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from paceline.core.errors import UsageError
-from paceline.train import gradients, rows
+from paceline.train import gradients
 from paceline.train.arrange import Arranged
+from paceline.train.batch_samples import count_samples, join_batches, select_samples, split_batch
 from paceline.train.comparison import samples
 from paceline.train.comparison.differences import relative
 from paceline.train.comparison.draws import NotReplayable
@@ -60,13 +61,13 @@ class BatchPasses:
             NotJoinable: The samples of the ranks cannot be joined to one batch.
         """
         world, held = attempt.world, attempt.arranged.held
-        parts = rows.parts(given, attempt.planned)
+        parts = split_batch(given, attempt.planned)
         try:
-            counts = [rows.count_of(part) for part in parts]
+            counts = [count_samples(part) for part in parts]
         except UsageError as error:
             raise samples.NotJoinable(str(error)) from error
         most = attempt.samples_of(counts[0])
-        pairs = [rows.selected(part, count, slice(most)) for part, count in zip(parts, counts, strict=True)]
+        pairs = [select_samples(part, count, slice(most)) for part, count in zip(parts, counts, strict=True)]
         self._counts = [min(count, most) for count in counts]
         if attempt.arranged.stages is None:
             pairs = pairs[:2] if attempt.short else pairs
@@ -84,7 +85,7 @@ class BatchPasses:
         world = self._attempt.world
         weights = gradients.Weights(self._planned, world.device, world.data_group)
         run = Passes(self._arranged, weights, self._planned, self._context)
-        inputs, target = rows.joined(self._pairs, self._counts[: len(self._pairs)])
+        inputs, target = join_batches(self._pairs, self._counts[: len(self._pairs)])
         guarded = self._arranged.module.register_forward_hook(lambda _, __, output: weights.guard(output))
         try:
             run.train(inputs, target, self._loss, self._weight)
@@ -101,7 +102,7 @@ class BatchPasses:
         import torch
 
         total, weights = 0.0, 0.0
-        with _moved_gradients(self._attempt.arranged, self._attempt.whole):
+        with _collect_gradients(self._attempt.arranged, self._attempt.whole):
             for inputs, target in self._whole_pairs:
                 with self._attempt.context():
                     loss = self._loss(called(self._attempt.whole, inputs), target)
@@ -125,10 +126,11 @@ class BatchPasses:
 
 
 @contextmanager
-def _moved_gradients(arranged: Arranged, whole: Any) -> Iterator[None]:
-    """Add gradients that the model gets inside the context to those of its copy, and restore those of the model.
+def _collect_gradients(arranged: Arranged, whole: Any) -> Iterator[None]:
+    """Add gradients that the model gets inside the context to those of its copy.
 
-    A loss with a penalty on the weights can use the parameters of the model, not those of the copy.
+    A loss with a penalty on the weights may use the parameters of the model instead of those of the copy. The
+    gradients of the model are restored.
     """
     own = [(name, each, each.grad) for name, each in arranged.held.named_parameters() if not is_split(each)]
     for _, each, _ in own:
@@ -194,7 +196,7 @@ class ForwardPasses:
                 of_one.append((whole * weights).sum())
             if own is not None and own.requires_grad:
                 found = self._own(own, whole, weights)
-                # Each rank returns the whole of an output without samples, such as a parameter.
+                # An output without samples, such as a parameter, is whole on each rank.
                 is_whole = self._attempt.joined and world.layout.samples > 1 and own.shape == whole.shape
                 factor = 1 if is_whole else ranks / (1 if own.ndim else world.layout.cp)
                 of_ranks.append((own * found[1]).sum() * factor)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import permutations
 from typing import Any
 
-from paceline.train import rows
+from paceline.train.batch_samples import is_list_of_samples
 from paceline.train.batches import like
 from paceline.train.parallel import cp
 from paceline.train.ranks.world import World
@@ -106,7 +106,7 @@ def _join(values: list[Any], dimension: int, size: int | None) -> Any:
 def _has_samples(values: Any, size: int) -> bool:
     """Return whether a list has one entry for each sample."""
     images = isinstance(values, list) and len(values) == size and all(hasattr(value, "ndim") for value in values)
-    return images or rows.has_samples(values, size)
+    return images or is_list_of_samples(values, size)
 
 
 def slices(shape: Any, value: Any, world: World, *, joined: bool) -> Iterator[Any]:

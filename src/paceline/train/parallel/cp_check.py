@@ -1,4 +1,4 @@
-"""Checks that a model and a loss may be used with `cp`, which gives each rank a part of each sequence.
+"""Checks of a model and a loss with `cp`, which gives each rank a part of each sequence.
 
 - The model is checked in its first forward pass. The first positions of each rank's part, of one sample, go through the
   model twice: split over the ranks, and as one sequence on every rank. Outputs must be equal up to rounding. Constant
@@ -6,8 +6,8 @@
   would not show. Dropout is turned off. Everything is restored afterwards.
 - The loss is checked in the first backward passes. In a training loop of the user, the loss gets the output for this
   rank's positions only. A loss that compares `output[:, :-1]` with `tokens[:, 1:]` then skips the last position of
-  every part, not only the last position of the sequence. A loss of `output[:, -1]` uses one position of every part. In
-  both cases, the gradient of the output is zero at other positions than in one process.
+  each part, and a loss of `output[:, -1]` uses only the last position of each part. In both cases, the positions with
+  a zero gradient show the error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from paceline.train.ranks.world import World
 _POSITIONS = 64  # number of positions of each rank's part
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 2e-2  # as a share of the norm of an output
 _NOISE = 0.1
-_CHECKED_LOSSES = 8  # backward passes; in a few of them, padding can look like a skipped position
+_CHECKED_LOSSES = 8  # more than one backward pass, because padding looks like a skipped position
 _postponed: list[None] = []  # not empty: calls of a model are not checked
 
 
@@ -59,9 +59,9 @@ def postponed() -> Iterator[None]:
 
 
 def check_losses(module: Any, world: World) -> None:
-    """Register a hook that refuses a loss if it skips a position next to another rank's part.
+    """Register a hook that refuses a loss that skips a position next to another rank's part.
 
-    The loss is refused if it skips such a position in each of the first `_CHECKED_LOSSES` backward passes.
+    A loss is refused if it skips a position in each of the first `_CHECKED_LOSSES` backward passes.
 
     Args:
         module: The module that is called.

@@ -144,8 +144,8 @@ def check_of_used(model: Any, exchange: GradientExchange) -> Callable[[], None]:
     """Return a function that checks that DDP averaged the gradients of all trainable parameters.
 
     DDP averages the gradients of the parameters that were trainable when it wrapped the model. If one of these has no
-    gradient, DDP waits for this gradient and averages none of the others. The function then raises a `UsageError` that
-    names the parameters, and also if parameters were frozen or unfrozen since.
+    gradient, DDP waits for it and averages none of the others. The function raises a `UsageError` that names such
+    parameters, and parameters that were frozen or unfrozen later.
 
     Args:
         model: The module inside the DDP replica.

@@ -21,7 +21,7 @@ from paceline.core.layout import Layout
 from paceline.inprocess import hooks
 
 _READ = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__index__", "__array__", "__format__")
-_MIXED = "mixed torch.Tensor and DTensor"  # words of torch's error
+_MIXED = "mixed torch.Tensor and DTensor"  # a part of torch's error message
 _running_steps: list[None] = []  # an entry for each running call of `optimizer.step()`
 _CLIP = "set optimizer.clip_norm (--clip-norm), which the engine applies to the whole model"
 
@@ -37,11 +37,11 @@ def during_optimizer_step() -> Iterator[None]:
 
 
 @contextmanager
-def explained(layout: Layout) -> Iterator[None]:
-    """Say what to do if a loss combines a split parameter with a whole tensor.
+def explain_mixed_tensors(layout: Layout) -> Iterator[None]:
+    """Replace torch's error about a split parameter and a whole tensor by one that names a remedy.
 
     Raises:
-        UsageError: torch was given a split parameter and a whole tensor.
+        UsageError: An operation inside the context got a split parameter and a whole tensor.
     """
     try:
         yield

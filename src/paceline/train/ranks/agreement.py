@@ -1,4 +1,4 @@
-"""Values that must be equal on all ranks: maxima of numbers over process groups, checksums, and bytes of tensors."""
+"""Agreement of ranks: maxima of numbers over process groups, checksums, and the bytes of tensors."""
 
 from __future__ import annotations
 

@@ -100,8 +100,8 @@ class _SplitCalls:
         leaves = [resolved(leaf) for leaf in leaves]
         rows = rows_of(self._torch, leaves)
         trains = module.training and self._torch.is_grad_enabled()
-        if trains and rows is None and self._gets_losses(leaves):
-            return self._of_losses(module, forward, args, kwargs)
+        if trains and rows is None and self._gets_numbers(leaves):
+            return self._call_on_each_rank(module, forward, args, kwargs)
         if trains:
             self._begin_training(module, rows)
         if rows is None or rows < self._spread.ranks:
@@ -182,15 +182,15 @@ class _SplitCalls:
             "cannot share; take a larger batch_size, or, if the samples are a list of tensors, stack them into one"
         )
 
-    def _gets_losses(self, leaves: Sequence[Any]) -> bool:
-        """Return whether a model gets numbers only, such as losses of several tasks, and its weights stay whole."""
+    def _gets_numbers(self, leaves: Sequence[Any]) -> bool:
+        """Return whether a module gets numbers only, such as the losses of several tasks, and is not sharded."""
         kinds = (self._torch.Tensor, bool, int, float, str, type(None))
         are_plain = all(isinstance(leaf, kinds) for leaf in leaves)
         has_tensor = any(isinstance(leaf, self._torch.Tensor) for leaf in leaves)
         return are_plain and has_tensor and self._spread.layout.shard == 1
 
-    def _of_losses(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Call a model of losses on each rank: all ranks have the same losses, and so the same gradients."""
+    def _call_on_each_rank(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
+        """Call a module that gets numbers only. All ranks have the same inputs, so their gradients are equal."""
         if module not in self._calls:
             self._begin_alike(module)
         self._calls[module] = self._calls.get(module, 0) + 1

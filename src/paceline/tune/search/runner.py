@@ -373,7 +373,7 @@ def _steps_after_first(run: Run) -> int:
 
 
 def _recorded_steps(process: TrialProcess) -> int:
-    """Return the number of recorded steps without the first; 0 if the process still runs and has no record yet."""
+    """Return the number of recorded steps after the first, or 0 if the process has no record yet."""
     try:
         return _steps_after_first(read_run(process.folder))
     except RecordError:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+NEAR = 1e-5  # relative difference of Python numbers
 _OWN_SHARE = 2e-5  # relative to an element's own value, in fp32
 _TIMES = 40.0  # the multiple of the change by one ULP
 _OWN_SHARE_16_BIT = 2e-2

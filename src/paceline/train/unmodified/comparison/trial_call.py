@@ -56,6 +56,11 @@ class Trial:
     of_inputs: list[Any] = field(default_factory=list)
     late: dict[str, Any] = field(default_factory=dict)
 
+    def tensors(self, torch: Any) -> list[tuple[int | str, Any]]:
+        """Return the tensors that the call returned or changed, each after its output index or its name."""
+        named: list[tuple[int | str, Any]] = [*enumerate(self.leaves), *sorted(self.state.items())]
+        return [(name, value) for name, value in named if isinstance(value, torch.Tensor)]
+
 
 class TrialCalls:
     """Makes trial calls of a model with the inputs of one call.
@@ -264,11 +269,11 @@ def zeros_filled(torch: Any, module: Any) -> Iterator[None]:
             weight.data.zero_()
 
 
-def source_gradient(torch: Any, value: Any, place: int) -> Any:
-    """Return a pseudo-random gradient for an output, with `place` as the seed; 1 for a number."""
+def source_gradient(torch: Any, value: Any, name: int | str) -> Any:
+    """Return a pseudo-random gradient for an output, with its index or name as the seed; 1 for a number."""
     if not value.dim():
         return torch.ones_like(value)
-    generator = torch.Generator().manual_seed(place)
+    generator = torch.Generator().manual_seed(name if isinstance(name, int) else sum(name.encode()))
     drawn = torch.randn(value.shape, generator=generator, dtype=torch.float32)
     return drawn.to(value.device, value.dtype)
 

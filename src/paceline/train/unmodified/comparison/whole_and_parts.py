@@ -10,23 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from math import isnan
 from typing import Any
 
 from paceline.train.unmodified import shares
 from paceline.train.unmodified.call import Call, is_plain, sizes, times
-from paceline.train.unmodified.comparison import outlier, reasons, replay, trial_call
-from paceline.train.unmodified.comparison.tolerance import Tolerance
-from paceline.train.unmodified.comparison.trial_call import Trial, TrialCalls
+from paceline.train.unmodified.comparison import replay, trial_call
+from paceline.train.unmodified.comparison.gradient_comparison import GradientComparison
+from paceline.train.unmodified.comparison.tolerance import NEAR, Tolerance
+from paceline.train.unmodified.comparison.trial_call import Trial, TrialCalls, source_gradient
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.joins import OWN, ROWS, Way, weighs_nothing
 from paceline.train.unmodified.snapshot import values_differ
 from paceline.train.unmodified.weights import shards
 
-_NEAR = 1e-5  # relative difference of Python numbers
-_NOT_LINEAR = 0.02  # relative change of a gradient when its source is scaled
+_NUMBER = "a number"
+_FACTOR = 8.0  # of the values in one row, in a call that looks for an influence of large values on other rows
 
 
 @dataclass
@@ -165,7 +165,7 @@ class _Comparison:
                 )
             if any(whole.inputs[place] is not None for place in whole.changes):
                 return "it changes an input in place, and gradients flow through this input"
-            sources = [(value, self._source(name, value)) for name, value in self._results(whole)]
+            sources = [(value, source_gradient(self._torch, value, name)) for name, value in whole.tensors(self._torch)]
             self._calls.backward(whole, sources, 1.0, split=False)
         return whole
 
@@ -175,14 +175,47 @@ class _Comparison:
             for row_major in (True,) if constant or not self._drawn.by_rows else (True, False):
                 found, can_replay = self._by_part(whole, call, constant, row_major)
                 if isinstance(found, Way) and self._before is None:
-                    mode = partial(self._mode, constant, row_major=row_major)
-                    found = outlier.why(self._exchange, self._calls, call, found, mode) or found
+                    found = self._influence_of_large_values(call, found, constant, row_major) or found
                 if isinstance(found, Way):
                     return found, True
                 first = first or found
                 if not can_replay and not constant:
                     return found, False
         return first, True
+
+    def _influence_of_large_values(self, call: Call, way: Way, constant: bool, row_major: bool) -> str:
+        """Compare one more call, in which the first row has large values.
+
+        A model can depend on other rows only if a value is large, such as one that divides a batch by its largest value
+        if that is above 1. The first batch of a program often has no such row.
+
+        Returns:
+            The output whose other rows change on any rank, for a message; empty without one.
+        """
+        cut = [place for place, is_cut in enumerate(call.is_cut) if is_cut and call.leaves[place].is_floating_point()]
+        if not cut or ROWS not in way.joins:
+            return ""
+        leaves = list(call.leaves)
+        for place in cut:
+            leaves[place] = leaves[place].detach().clone()
+            leaves[place][0] *= _FACTOR
+        found = self._other_rows(replace(call, leaves=leaves), way, constant, row_major)
+        return next((each for each in self._exchange.objects(found) if each), "")
+
+    def _other_rows(self, call: Call, way: Way, constant: bool, row_major: bool) -> str:
+        torch, part = self._torch, call.bounds()
+        try:
+            whole = self._calls.forward(call, None, self._mode(constant, (0, call.rows), row_major))
+            own = self._calls.forward(call, part, self._mode(constant, part, row_major))
+            low = any(leaf.dtype.itemsize < 4 for leaf in own.leaves if isinstance(leaf, torch.Tensor))
+            moved = self._calls.forward(call, part, self._mode(constant, part, row_major), 1 << 16 if low else 1)
+        except Exception:  # a model may refuse large values
+            return ""
+        for place, join in enumerate(way.joins):
+            trials = whole.leaves[place], own.leaves[place], moved.leaves[place]
+            if join == ROWS and not _has_rows(torch, call, Tolerance(low), *trials):
+                return f"its output {place} depends on other samples if one sample has large values"
+        return ""
 
     def _by_part(self, whole: Trial, call: Call, constant: bool, row_major: bool) -> tuple[Way | str, bool]:
         """Compare `whole` with a call for this rank's rows, in which the inputs that `call` marks as cut are cut.
@@ -204,8 +237,8 @@ class _Comparison:
         way = self._agreed(call, found, whole, own)
         if isinstance(way, str) or not self._calls.graded or weighs_nothing(call, way):
             return way, not isinstance(way, str) or self._can_replay
-        why = self._gradients(call, way, whole, own, moved)
-        return why or way, True
+        gradients = GradientComparison(self._exchange, self._calls, call, low_precision=low)
+        return gradients.difference(_joins_by_place(way), whole, own, moved) or way, True
 
     def _mode(self, constant: bool, part: tuple[int, int], row_major: bool) -> Any:
         if constant:
@@ -213,15 +246,6 @@ class _Comparison:
         if not self._drawn.draws:
             return nullcontext()
         return replay.replaying(self._torch, self._drawn, self._call.rows, part, row_major=row_major)
-
-    def _results(self, trial: Trial) -> list[tuple[Any, Any]]:
-        """Return all tensors that a call returned or changed, with their output index or their name."""
-        named = [*enumerate(trial.leaves), *sorted(trial.state.items())]
-        return [(name, value) for name, value in named if isinstance(value, self._torch.Tensor)]
-
-    def _source(self, name: Any, value: Any) -> Any:
-        number = name if isinstance(name, int) else sum(str(name).encode())
-        return trial_call.source_gradient(self._torch, value, number)
 
     def _results_of_part(self, call: Call, whole: Trial, own: Trial, moved: Trial) -> Found:
         """Compare the outputs and changed values of the calls with all rows and with this rank's rows.
@@ -235,12 +259,12 @@ class _Comparison:
         if own.spec != whole.spec:
             return Found("its outputs have a different structure for a part of the batch")
         if whole.said.lines != own.said.lines:
-            return Found(reasons.other_lines(whole.said.lines, own.said.lines))
+            return Found(_other_lines(whole.said.lines, own.said.lines))
         found, tolerance = Found(), Tolerance(self._drawn.low_precision)
         for place, value in enumerate(whole.leaves):
             given = (value, own.leaves[place], moved.leaves[place])
             if not self._note(call, found, tolerance, place, given):
-                found.why = reasons.differs(place, value)
+                found.why = _other_output(place, value)
                 return found
         if not any(isinstance(value, self._torch.Tensor) for value in whole.leaves):
             return Found("it returns no tensor whose first dimension is the batch")
@@ -273,7 +297,7 @@ class _Comparison:
             if not whole.requires_grad and not isinstance(place, int) and tolerance.near(torch, own, whole, moved):
                 found.joins[place] = OWN
                 return True
-            found.joins[place] = reasons.NUMBER
+            found.joins[place] = _NUMBER
             one, two, three = (float(each.detach()) for each in given)
             found.numbers[place] = (one, two, abs(three - two))
             return True
@@ -295,7 +319,7 @@ class _Comparison:
         way.looks, way.changes = 1 + (self._before.looks if self._before else 0), own.changes
         for place in found.numbers:
             if not self._weigh(call, way, found, every, place):
-                return reasons.of_number(place)
+                return _other_number(place)
         way.joins = [found.joins[place] for place in range(len(whole.leaves))]
         named = [(name, join) for name, join in found.joins.items() if not isinstance(name, int)]
         unset = [name for name, join in named if join != OWN and name not in own.lasting]
@@ -326,97 +350,6 @@ class _Comparison:
         way.settled = way.settled and shares.settled(dealt, off, way.looks)
         found.joins[place] = min(off, key=lambda name: off[name])
         return True
-
-    def _gradients(self, call: Call, way: Way, whole: Trial, own: Trial, moved: Trial) -> str:
-        """Compare gradients on all ranks. Returns the first difference for a message, or an empty string."""
-        low = self._drawn.low_precision
-        for trial, scale in ((own, 1.0), (moved, trial_call.scale_of(low_precision=low))):
-            self._calls.backward(trial, self._sources_of_part(call, way, trial), scale, split=True)
-        why = self._of_weights(whole, own, moved) or self._of_inputs(call, whole, own, moved)
-        late = sorted(name for name in {*whole.late, *own.late} if self._is_other(whole, own, name))
-        if late and not why:
-            why = reasons.of_backward(late[0], whole.late.get(late[0]), call.rows)
-        return next((each for each in self._exchange.objects(why) if each), "")
-
-    def _is_other(self, whole: Trial, own: Trial, name: str) -> bool:
-        one, other = whole.late.get(name), own.late.get(name)
-        if name not in whole.late or name not in own.late:
-            return True
-        if isinstance(one, self._torch.Tensor) and isinstance(other, self._torch.Tensor):
-            if one.shape != other.shape:
-                return True
-            return not Tolerance(self._drawn.low_precision).near(self._torch, other, one, other)
-        return values_differ(one, other, _NEAR)
-
-    def _sources_of_part(self, call: Call, way: Way, trial: Trial) -> list[tuple[Any, Any]]:
-        """Return the outputs for this rank's rows, with the gradients that `exchange` would send back in training."""
-        ranks, rank, joins = self._spread.ranks, self._spread.rank, _joins_by_place(way)
-        found = []
-        for place, value in self._results(trial):
-            join = joins.get(place, OWN)
-            if join == ROWS:
-                by = times(sizes(call.rows, ranks), call.bounds()[1] - call.bounds()[0], value.shape[0]) or 1
-                low, high = (by * bound for bound in call.bounds())
-                whole = self._source(place, value.new_empty((by * call.rows, *value.shape[1:])))
-                found.append((value, whole[low:high] * ranks))
-            elif join == OWN:
-                found.append((value, self._source(place, value)))
-            else:
-                share = shares.weights(call.shares())[join][rank]
-                found.append((value, self._source(place, value) * share * ranks))
-        return found
-
-    def _of_weights(self, whole: Trial, own: Trial, moved: Trial) -> str:
-        """Compare the gradients of weights, averaged over the ranks; returns the difference or an empty string."""
-        torch, tolerance = self._torch, Tolerance(self._drawn.low_precision)
-        names = [name for name, weight in self._call.module.named_parameters() if weight.requires_grad]
-        largest = max(
-            (float(each.abs().max()) for each in whole.gradients if each is not None and each.numel()), default=0
-        )
-        for name, weight, expected, one, two in zip(
-            names, self._calls.weights, whole.gradients, own.gradients, moved.gradients, strict=True
-        ):
-            zero = torch.zeros_like(getattr(weight, "_local_tensor", weight))
-            both = torch.stack([zero if each is None else each.to(zero.dtype) for each in (one, two)])
-            if not hasattr(weight, "_local_tensor"):
-                both = self._exchange.sum_(both) / self._spread.ranks
-            expected = zero if expected is None else expected
-            why = self._of_one(tolerance, expected, both[0], both[1], largest)
-            if why:
-                return f"the gradient of {name} {why}"
-        return ""
-
-    def _of_one(self, tolerance: Tolerance, expected: Any, found: Any, moved: Any, largest: float) -> str:
-        norm, apart = float(found.norm()), float((found - moved).norm())
-        rounding = 1e-5 * largest * found.numel() ** 0.5
-        if not tolerance.low_precision and apart > _NOT_LINEAR * norm + rounding:
-            return (
-                "is not proportional to the gradients of its outputs, because something limits gradients "
-                "within the model"
-            )
-        if tolerance.near_gradient(self._torch, found, expected, moved, largest):
-            return ""
-        return "for parts of the batch does not add up to that for the whole batch"
-
-    def _of_inputs(self, call: Call, whole: Trial, own: Trial, moved: Trial) -> str:
-        tolerance, ranks, (low, high) = Tolerance(self._drawn.low_precision), self._spread.ranks, call.bounds()
-        for place, expected in enumerate(whole.of_inputs):
-            one, two = own.of_inputs[place], moved.of_inputs[place]
-            if expected is None or one is None or two is None:
-                if expected is not one:
-                    return f"its input {place} has a gradient for some samples only"
-                continue
-            if call.is_cut[place]:
-                expected, one, two = expected[low:high], one / ranks, two / ranks
-            else:
-                one, two = self._exchange.sum_(self._torch.stack([one, two])) / ranks
-            largest = float(expected.abs().max()) if expected.numel() else 0.0
-            if not tolerance.near_gradient(self._torch, one, expected, two, largest):
-                return (
-                    f"the gradient of its input {place} for a part of the batch differs from the same part "
-                    f"of the gradient for the whole batch"
-                )
-        return ""
 
 
 def _check_effects(calls: TrialCalls, whole: Trial) -> None:
@@ -449,7 +382,7 @@ def _check_effects(calls: TrialCalls, whole: Trial) -> None:
 def _is_same(whole: Any, own: Any) -> bool:
     """Return whether values that are no tensors are the same."""
     try:
-        return not values_differ(whole, own, _NEAR)
+        return not values_differ(whole, own, NEAR)
     except (RuntimeError, ValueError):  # an object with tensors of other shapes, such as a dataclass
         return False
 
@@ -462,8 +395,39 @@ def _join(torch: Any, call: Call, tolerance: Tolerance, whole: Any, own: Any, mo
     """Return how a tensor is combined, `OWN` or `ROWS`, or None if it cannot be combined."""
     if own.shape == whole.shape and tolerance.near(torch, own, whole, moved):
         return OWN
+    return ROWS if _has_rows(torch, call, tolerance, whole, own, moved) else None
+
+
+def _has_rows(torch: Any, call: Call, tolerance: Tolerance, whole: Any, own: Any, moved: Any) -> bool:
+    """Return whether the output for a part of the rows equals these rows of the output for all rows."""
     low, high = call.bounds()
     by = times(sizes(call.rows, call.spread.ranks), call.rows, whole.shape[0]) if whole.dim() else None
     if by is None or own.shape != (by * (high - low), *whole.shape[1:]):
-        return None
-    return ROWS if tolerance.near(torch, own, whole[by * low : by * high], moved) else None
+        return False
+    return tolerance.near(torch, own, whole[by * low : by * high], moved)
+
+
+def _other_lines(whole: list[str], own: list[str]) -> str:
+    """Return a message about the first line that a model prints only for all rows, or only for a part of them."""
+    pairs = zip([*whole, "nothing"], [*own, "nothing"], strict=False)
+    one, other = next(pair for pair in pairs if pair[0] != pair[1])
+    return f"it prints {one[:80]!r} for the whole batch, and {other[:80]!r} for a part of it"
+
+
+def _other_output(place: int, value: Any) -> str:
+    """Return a message about an output that cannot be combined from the outputs of the ranks."""
+    kind = type(value)
+    if not hasattr(value, "shape") and kind.__module__ != "builtins":
+        way_out = "call the model with use_cache=False" if kind.__name__.endswith("Cache") else "let it return tensors"
+        return f"its output {place} is a {kind.__name__}, which ranks cannot put together; {way_out}"
+    shape = "x".join(map(str, getattr(value, "shape", ()))) or _NUMBER
+    return (
+        f"its output {place} ({shape}) for a part of the batch differs from the same part of the output for the whole "
+        "batch"
+    )
+
+
+def _other_number(place: Any) -> str:
+    """Return a message about a number that is not a mean or a sum of the numbers for the parts of the batch."""
+    what = f"output {place}" if isinstance(place, int) else str(place)
+    return f"its {what} ({_NUMBER}) for a part of the batch does not follow from that for the whole batch"

@@ -1,4 +1,4 @@
-"""Are losses that use a whole batch refused in later steps too, and losses with a state left as they are?"""
+"""The check of losses in later steps: losses over a whole batch are refused, and the state of a loss is restored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
-from paceline.train.comparison.loss_parts import CheckedLoss
+from paceline.train.comparison.loss_check import CheckedLoss
 
 CALLS = 20  # calls 2, 4, 8 and 16 are checked
 IGNORED = -100
@@ -101,7 +101,9 @@ def test_ordinary_losses_and_their_random_numbers_are_the_same(name, loss, weigh
 
 @pytest.mark.parametrize(("name", "loss", "weight", "made"), DEPENDENT, ids=[each[0] for each in DEPENDENT])
 def test_losses_of_a_whole_batch_are_refused(name, loss, weight, made):
-    with pytest.raises(UsageError, match=r"dp=2: the loss of some samples is .* but the mean of .* two halves"):
+    with pytest.raises(
+        UsageError, match=r"dp=2: the loss is not a mean over samples.* two halves is"
+    ):
         called(loss, weight, made)
 
 
@@ -219,7 +221,7 @@ finish({
 """
 
 
-def test_the_comparison_leaves_the_state_of_a_loss_as_it_was(tmp_path):
+def test_the_comparison_restores_the_state_of_a_loss(tmp_path):
     """Counters, buffers, histories and generators of a loss are those of training without the comparison."""
     found = results_of(STATES, 2, tmp_path, timeout_s=200)
     assert [name for name, (compared, plain) in found.items() if compared != plain] == []

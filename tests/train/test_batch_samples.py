@@ -1,4 +1,4 @@
-"""Are batches of every kind split into the right samples, or refused?"""
+"""Batches of many kinds: samples are counted, selected and joined, or the batch is refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from transformers.modeling_outputs import CausalLMOutput
 
 from paceline.core.errors import UsageError
-from paceline.train import rows
+from paceline.train import batch_samples
 
 Pair = namedtuple("Pair", ["inputs", "target"])
 IMAGES = [torch.full((4, 4, 4), float(i)) for i in range(6)]
@@ -19,7 +19,7 @@ X, Y = torch.arange(6.0).view(6, 1), torch.arange(6)
 
 
 def samples_of(value):
-    """Return the set of the numbers of samples that a part contains."""
+    """Return the sample numbers in a part of a batch."""
     if isinstance(value, torch.Tensor):
         return set(value.flatten().tolist())
     if isinstance(value, dict):
@@ -51,7 +51,7 @@ SPLIT = {
 @pytest.mark.parametrize("batch", SPLIT.values(), ids=SPLIT)
 @pytest.mark.parametrize("number", [2, 3])
 def test_each_part_has_its_own_samples(batch, number):
-    parts = rows.parts(batch, number)
+    parts = batch_samples.split_batch(batch, number)
     size = 6 // number
     for place, part in enumerate(parts):
         values = part if not isinstance(part, dict) else {key: part[key] for key in ("x", "y")}
@@ -61,7 +61,7 @@ def test_each_part_has_its_own_samples(batch, number):
 
 @pytest.mark.parametrize("batch", SPLIT.values(), ids=SPLIT)
 def test_joined_parts_are_the_batch(batch):
-    found = rows.joined(rows.parts(batch, 2), [3, 3])
+    found = batch_samples.join_batches(batch_samples.split_batch(batch, 2), [3, 3])
     assert type(found) is type(batch)
     flat, expected = (torch.utils._pytree.tree_leaves(value) for value in (found, batch))
     assert all(torch.equal(torch.as_tensor(one), torch.as_tensor(two)) for one, two in zip(flat, expected, strict=True))
@@ -69,17 +69,17 @@ def test_joined_parts_are_the_batch(batch):
 
 def test_two_views_of_a_batch_of_two_are_columns_and_two_targets_are_samples():
     x = torch.arange(2.0).view(2, 1)
-    assert samples_of(rows.parts(([x, x], x), 2)[1]) == {1.0}
-    assert samples_of(rows.parts((x, BOXES[:2]), 2)[1]) == {1.0}
-    assert samples_of(rows.parts(({"a": x}, {"b": x}), 2)[0]) == {0.0}
+    assert samples_of(batch_samples.split_batch(([x, x], x), 2)[1]) == {1.0}
+    assert samples_of(batch_samples.split_batch((x, BOXES[:2]), 2)[1]) == {1.0}
+    assert samples_of(batch_samples.split_batch(({"a": x}, {"b": x}), 2)[0]) == {0.0}
     with pytest.raises(UsageError, match="2 dictionaries of tensors with 2 rows each"):
-        rows.parts((x, [{"boxes": torch.zeros(2, 4)}, {"boxes": torch.ones(2, 4)}]), 2)
+        batch_samples.split_batch((x, [{"boxes": torch.zeros(2, 4)}, {"boxes": torch.ones(2, 4)}]), 2)
 
 
 def test_three_images_of_three_channels_are_refused():
     images = [torch.zeros(3, 4, 4)] * 3
     with pytest.raises(UsageError, match="3 tensors with 3 rows each, so it is unknown"):
-        rows.parts((images, Y[:3]), 3)
+        batch_samples.split_batch((images, Y[:3]), 3)
 
 
 @pytest.mark.parametrize(
@@ -92,15 +92,15 @@ def test_three_images_of_three_channels_are_refused():
 )
 def test_rows_of_unknown_samples_are_refused(batch):
     with pytest.raises(UsageError, match="tensors and lists have different sizes"):
-        rows.parts(batch, 2)
-    assert rows.parts(batch, 1) == [batch]
+        batch_samples.split_batch(batch, 2)
+    assert batch_samples.split_batch(batch, 1) == [batch]
 
 
 def test_the_output_of_a_hugging_face_model_stays_one():
-    half = rows.selected(CausalLMOutput(logits=X), 6, slice(0, 3))
+    half = batch_samples.select_samples(CausalLMOutput(logits=X), 6, slice(0, 3))
     assert half.logits.tolist() == X[:3].tolist()
 
 
 def test_an_object_that_cannot_be_split_is_noticed():
-    assert rows.is_known((X, None, {"a": [Y]}))
-    assert not rows.is_known((X, torch.distributions.Normal(X, 1)))
+    assert batch_samples.is_splittable((X, None, {"a": [Y]}))
+    assert not batch_samples.is_splittable((X, torch.distributions.Normal(X, 1)))

@@ -1,4 +1,4 @@
-"""Restores models, losses and the random numbers of the ranks after a comparison.
+"""Contexts that restore models, losses and random numbers after a comparison.
 
 Constant trainable parameters, such as a bias of zeros or a norm's weight of ones, get noise during the comparison;
 otherwise errors in them, or in values that they multiply, would not show. The noise of a parameter depends on the name
@@ -19,13 +19,13 @@ _NOISE = 0.1
 
 
 @contextmanager
-def restored(models: Sequence[Any], world: World) -> Iterator[None]:
-    """Restore the state of models, and the random numbers, when the context ends; gradients are None then."""
+def restore_models(models: Sequence[Any], world: World) -> Iterator[None]:
+    """Restore the state of models and the random numbers when the context ends, and set gradients to None."""
     drawn = random_states.of_torch(world.device), random_states.of_host()
     streams = {name: stream.state for name, stream in world.streams.items()}
     parameters = [parameter for model in models for parameter in model.parameters()]
     try:
-        with restored_state(models, ignored=parameters):
+        with restore_state(models, ignored=parameters):
             yield
     finally:
         random_states.put({**drawn[0], **drawn[1]}, world.device)
@@ -36,15 +36,15 @@ def restored(models: Sequence[Any], world: World) -> Iterator[None]:
 
 
 @contextmanager
-def restored_state(objects: Sequence[Any], ignored: Sequence[Any]) -> Iterator[list[str]]:
-    """Restore all values that objects can reach, and the gradients of tensors among them, when the context ends.
+def restore_state(objects: Sequence[Any], ignored: Sequence[Any]) -> Iterator[list[str]]:
+    """Restore all values that objects refer to, and the gradients of tensors among them, when the context ends.
 
     Args:
-        objects: Models or functions. A function reaches the variables that it uses.
+        objects: Models or functions. A function refers to the variables that it uses.
         ignored: Tensors and objects that are not restored.
 
     Yields:
-        A list. When the context ends, it gets the names of the values that changed.
+        A list that is filled with the names of the changed values when the context ends.
     """
     import torch
 
@@ -61,7 +61,7 @@ def restored_state(objects: Sequence[Any], ignored: Sequence[Any]) -> Iterator[l
 
 
 @contextmanager
-def varied(model: Any) -> Iterator[None]:
+def add_noise(model: Any) -> Iterator[None]:
     """Add noise to parameters whose elements are all equal, and restore their value when the context ends."""
     import torch
 

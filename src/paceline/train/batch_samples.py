@@ -1,7 +1,7 @@
-"""The samples of a batch, and parts of it.
+"""Number of samples in a batch, selection of samples, and splitting and joining of batches.
 
 A batch is a tensor with samples in dimension 0, or nested tuples, lists and dictionaries of such tensors. A list can
-also have one entry for each sample, such as the images and the targets of a detection model.
+also have one entry for each sample, such as the targets of a detection model.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.train.batches import like
 
-_MOST_INPUTS = 2  # a longer list of dictionaries has one for each sample
+_MOST_INPUTS = 2  # a longer list of dictionaries has one dictionary for each sample
 
 
-def count_of(batch: Any) -> int:
+def count_samples(batch: Any) -> int:
     """Return the number of samples in a batch; 0 if it has no tensors and no lists.
 
     Raises:
@@ -34,7 +34,7 @@ def count_of(batch: Any) -> int:
 
 
 def _candidates(value: Any, depth: int) -> Iterator[tuple[int, int, int]]:
-    """Yield sizes that can be the number of samples, each after its rank and its depth: lower ones are likelier."""
+    """Yield (priority, depth, size) of tensors and lists. A low priority number is a likely number of samples."""
     if isinstance(value, Mapping):
         for each in value.values():
             yield from _candidates(each, depth)
@@ -54,20 +54,20 @@ def _fits(value: Any, count: int, depth: int = 0) -> bool:
     if isinstance(value, Mapping):
         return all(_fits(each, count, depth + 1) for each in value.values())
     if isinstance(value, tuple | list):
-        return has_samples(value, count, depth) or all(_fits(each, count, depth + 1) for each in value)
+        return is_list_of_samples(value, count, depth) or all(_fits(each, count, depth + 1) for each in value)
     return not getattr(value, "ndim", 0) or len(value) in (1, count)
 
 
-def has_samples(values: Sequence[Any], count: int, depth: int = 1) -> bool:
-    """Return whether a list has one entry for each sample, and not one entry for each input of a model.
+def is_list_of_samples(values: Sequence[Any], count: int, depth: int = 1) -> bool:
+    """Return whether each entry of a list is a sample, and not one of several inputs of a model.
 
     Args:
         values: The list, or a tuple.
         count: The number of samples of the batch.
-        depth: How many containers the list is in. A batch itself (0) is a list of samples only if it has dictionaries.
+        depth: The number of containers around the list. At depth 0, only a list of dictionaries is a list of samples.
 
     Raises:
-        UsageError: It is unknown, because both are possible, such as for three tensors of three rows.
+        UsageError: Both are possible, such as for three tensors of three rows.
     """
     if len(values) != count or hasattr(values, "_fields"):
         return False
@@ -83,7 +83,11 @@ def has_samples(values: Sequence[Any], count: int, depth: int = 1) -> bool:
 
 
 def _are_samples(values: Sequence[Mapping[Any, Any]]) -> bool:
-    """Return whether each of a few dictionaries is one sample, in a batch of as many samples."""
+    """Return whether each of one or two dictionaries is a sample, and not one of several inputs.
+
+    Raises:
+        UsageError: Both are possible.
+    """
     if any(value.keys() != values[0].keys() for value in values):
         return False
     sizes = {len(each) for value in values for each in value.values() if getattr(each, "ndim", 0)}
@@ -93,7 +97,11 @@ def _are_samples(values: Sequence[Mapping[Any, Any]]) -> bool:
 
 
 def _tensors_are_samples(values: Sequence[Any]) -> bool:
-    """Return whether each tensor of a list is one sample, in a batch of as many samples."""
+    """Return whether each tensor of a list is a sample, and not one of several inputs.
+
+    Raises:
+        UsageError: Both are possible.
+    """
     if any(len(value) != len(values) for value in values):
         return True
     if len(values) > _MOST_INPUTS and values[0].ndim > _MOST_INPUTS:  # such as images of as many channels
@@ -112,71 +120,71 @@ def _are(kinds: Any, values: Sequence[Any]) -> bool:
     return all(isinstance(value, kinds) for value in values)
 
 
-def selected(batch: Any, count: int, which: slice, depth: int = 0) -> Any:
-    """Return some samples of a batch. Numbers, tensors of one row, and other objects apply to all samples.
+def select_samples(batch: Any, count: int, which: slice, depth: int = 0) -> Any:
+    """Return some samples of a batch. Numbers, tensors of one row, and other objects are returned unchanged.
 
     Args:
         batch: The batch, or one of its values.
-        count: The number of samples of the batch, from `count_of`.
+        count: The number of samples of the batch, from `count_samples`.
         which: The samples.
-        depth: How many containers the value is in.
+        depth: The number of containers around the value.
     """
     if isinstance(batch, Mapping):  # Hugging Face's BatchEncoding too, which becomes a dictionary
-        found = {key: selected(value, count, which, depth + 1) for key, value in batch.items()}
+        found = {key: select_samples(value, count, which, depth + 1) for key, value in batch.items()}
         return type(batch)(**found) if is_dataclass(batch) else found  # outputs of Hugging Face models
     if isinstance(batch, tuple | list):
-        if has_samples(batch, count, depth):
+        if is_list_of_samples(batch, count, depth):
             return batch[which]
-        return like(batch, [selected(value, count, which, depth + 1) for value in batch])
+        return like(batch, [select_samples(value, count, which, depth + 1) for value in batch])
     return batch[which] if getattr(batch, "ndim", 0) and len(batch) == count else batch
 
 
-def is_known(value: Any) -> bool:
-    """Return whether a value consists of tensors and plain values only, so that `selected` splits all of it."""
+def is_splittable(value: Any) -> bool:
+    """Return whether a value consists of tensors and plain values only, which `select_samples` can split."""
     if isinstance(value, Mapping):
-        return (type(value) is dict or is_dataclass(value)) and all(map(is_known, value.values()))
+        return (type(value) is dict or is_dataclass(value)) and all(map(is_splittable, value.values()))
     if isinstance(value, tuple | list):
-        return all(map(is_known, value))
+        return all(map(is_splittable, value))
     plain = value is None or isinstance(value, str | bytes | int | float) or hasattr(value, "ndim")
     return plain or type(value).__module__.startswith("transformers.")  # a cache, which no loss reads
 
 
-def parts(batch: Any, number: int) -> list[Any]:
-    """Split a batch into equal parts.
+def split_batch(batch: Any, number: int) -> list[Any]:
+    """Split a batch into parts with equal numbers of samples.
 
     Raises:
         UsageError: The number of samples is unknown, or not a multiple of the number of parts.
     """
     if number == 1:
         return [batch]
-    count = count_of(batch)
+    count = count_samples(batch)
     if count % number:
         raise UsageError(
             f"a batch of {count} samples cannot be split into {number} equal micro-batches; set "
             "memory.micro_batches (--accumulate) to a number that divides it, or use another batch size"
         )
     size = count // number
-    return [selected(batch, count, slice(i * size, (i + 1) * size)) for i in range(number)]
+    return [select_samples(batch, count, slice(i * size, (i + 1) * size)) for i in range(number)]
 
 
-def joined(batch_parts: Sequence[Any], counts: Sequence[int], depth: int = 0) -> Any:
-    """Return one batch of the samples of several parts.
+def join_batches(batches: Sequence[Any], counts: Sequence[int], depth: int = 0) -> Any:
+    """Return one batch with the samples of several batches.
 
     Args:
-        batch_parts: The parts.
-        counts: The number of samples of each part.
-        depth: How many containers the parts are in.
+        batches: The batches.
+        counts: The number of samples of each batch.
+        depth: The number of containers around the batches.
     """
     import torch
 
-    first = batch_parts[0]
-    if len(batch_parts) == 1:
+    first = batches[0]
+    if len(batches) == 1:
         return first
     if isinstance(first, Mapping):
-        return {key: joined([part[key] for part in batch_parts], counts, depth + 1) for key in first}
+        return {key: join_batches([part[key] for part in batches], counts, depth + 1) for key in first}
     if isinstance(first, tuple | list):
-        if all(has_samples(part, count, depth) for part, count in zip(batch_parts, counts, strict=True)):
-            return like(first, [sample for part in batch_parts for sample in part])
-        return like(first, [joined(column, counts, depth + 1) for column in zip(*batch_parts, strict=True)])
+        if all(is_list_of_samples(part, count, depth) for part, count in zip(batches, counts, strict=True)):
+            return like(first, [sample for part in batches for sample in part])
+        return like(first, [join_batches(column, counts, depth + 1) for column in zip(*batches, strict=True)])
     is_split = getattr(first, "ndim", 0) and len(first) == counts[0]
-    return torch.cat(list(batch_parts)) if is_split else first
+    return torch.cat(list(batches)) if is_split else first
