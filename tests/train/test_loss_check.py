@@ -101,9 +101,7 @@ def test_ordinary_losses_and_their_random_numbers_are_the_same(name, loss, weigh
 
 @pytest.mark.parametrize(("name", "loss", "weight", "made"), DEPENDENT, ids=[each[0] for each in DEPENDENT])
 def test_losses_of_a_whole_batch_are_refused(name, loss, weight, made):
-    with pytest.raises(
-        UsageError, match=r"dp=2: the loss is not a mean over samples.* two halves is"
-    ):
+    with pytest.raises(UsageError, match=r"dp=2: the loss is not a mean over samples.* two halves is"):
         called(loss, weight, made)
 
 

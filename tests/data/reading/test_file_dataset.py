@@ -6,6 +6,8 @@ import csv
 import io
 import json
 import logging
+import os
+import pickle
 import tarfile
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from tests.data.making import folder_of_pictures, jpeg, pixels
 from tests.data.sources.mds_writing import write_mds
 from torch.utils.data import Subset
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data import CenterCrop, FileDataset, Loader, RandomResizedCrop, ShardedDataset
 from paceline.data.convert.convert import Options, convert
 from paceline.data.format.index import DamagedData
@@ -160,6 +162,22 @@ def test_batches_are_those_of_converted_shards(tmp_path, name):
     settings = {"columns": [column.name for column in files.columns if column.name != "image"], "threads": 2}
     found = list(zip(Loader(shards, 4, **settings), Loader(files, 4, **settings), strict=True))
     assert found and all(same(one, other) for one, other in found)
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name not in ("photos", "paths")])
+def test_a_file_that_is_replaced_later_ends_the_next_epoch(tmp_path, name):
+    path = KINDS[name](tmp_path / name)
+    files = FileDataset(path)
+    loader, loading = Loader(files, 4, threads=1, collate_fn=list), pickle.dumps(files)
+    whole_epoch = [len(batch) for batch in loader]
+    target = path if path.is_file() else max((one for one in path.rglob("*") if one.is_file()), key=os.path.getsize)
+    os.utime(target, (1, 1))
+    assert whole_epoch
+    with pytest.raises(EnvironmentFault, match=f"a file of {path} was changed after FileDataset listed its samples"):
+        list(loader)
+    with pytest.raises(EnvironmentFault, match="make the FileDataset again"):
+        pickle.loads(loading).check_unchanged()
+    assert len(list(Loader(FileDataset(path), 4, collate_fn=list))) == len(whole_epoch)
 
 
 @pytest.mark.parametrize("name", WITH_IMAGES)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from paceline.core.errors import UsageError
+from paceline.core.errors import EnvironmentFault, UsageError
 from paceline.data.format.folders import is_url, local_name
 from paceline.data.format.image_modes import NotAnImage, column_mode, image_header, joint_palette, palette_of
 from paceline.data.format.model import Column, Payload, Sample
@@ -67,6 +67,7 @@ class FileDataset:
                 f"`paceline data convert {path} SHARDS`"
             )
         self._open(source)
+        self._version = None if self.format in _FILE_EACH else source.version
         self.columns: Sequence[Column] = [self._with_mode(column) for column in source.columns]
         self._warn()
 
@@ -77,6 +78,7 @@ class FileDataset:
 
     def __reduce__(self) -> tuple[Any, ...]:
         state = {"path": self.path, "_given": self._given, "_classes": self._classes, "format": self.format}
+        state["_version"] = self._version
         return _sent, ({**state, "columns": self.columns}, self._source)
 
     def __len__(self) -> int:
@@ -137,12 +139,27 @@ class FileDataset:
 
         Raises:
             BadSample: The sample cannot be read.
+            EnvironmentFault: This is the first sample in a worker process, and a file was changed.
         """
         if self._process != os.getpid():
+            self.check_unchanged()
             self._open(copy.copy(self._source))  # a file that is open is not shared with the process before a fork
         with self._lock:
             sample = self._source.sample(number)
         return fitting(sample, self._source.name(number), self._source.columns)
+
+    def check_unchanged(self) -> None:
+        """Check that no file was changed since the samples were listed; otherwise, other samples would be read.
+
+        A `Loader` calls this method at the start of each epoch. A folder with one file for each sample is not checked.
+
+        Raises:
+            EnvironmentFault: The modification time of a file is another one.
+        """
+        if self._version is not None and self._source.version != self._version:
+            raise EnvironmentFault(
+                f"a file of {self.path} was changed after FileDataset listed its samples; make the FileDataset again"
+            )
 
     def value(
         self, number: int, column: Column, value: Any, decoder: Decoder | None, *, checks_mode: bool = True
