@@ -24,7 +24,7 @@ from paceline.train.arrange import arrange
 from paceline.train.average import AveragedWeights
 from paceline.train.batch_samples import split_batch
 from paceline.train.comparison.first_step import FirstStep, copied
-from paceline.train.comparison.loss_check import CheckedLoss
+from paceline.train.comparison.replica_check import ReplicaCheck
 from paceline.train.engine_base import EngineBase
 from paceline.train.meta_device import Init, Weights, fill, source_of
 from paceline.train.parallel.replicas import replicas_of
@@ -103,6 +103,7 @@ class Engine(EngineBase):
             arranged.module.register_forward_hook(lambda _, __, output: self._weights.guard(output))
         if arranged.whole is not None:
             self._first_step = FirstStep(arranged, self.world, self.recipe).register()
+            self._replica_check = ReplicaCheck(self.world, arranged.held)
         return arranged.module, self._optimizer
 
     def loader(self, loader: Any) -> Any:
@@ -162,10 +163,7 @@ class Engine(EngineBase):
                 "train_batch() needs the loss: setup(model, optimizer, loss=torch.nn.functional.cross_entropy)"
             )
         if self._first_step is not None and self._first_step.due:
-            self._first_step.of_batch(inputs, target, self._loss, self._weight)
-            if self.world.layout.samples > 1:
-                has_state = self._first_step.loss_has_state
-                self._checked_loss = CheckedLoss(self._loss, self._weight, self.world.layout, has_state=has_state)
+            self._checked_loss = self._first_step.of_batch(inputs, target, self._loss, self._weight)
         self._first_step = None
         if passes.begun == 0 and self._replicas is not None:
             self._replicas.begin()
@@ -192,8 +190,14 @@ class Engine(EngineBase):
                 f"step() after {passes.begun} of {self._planned} micro-steps: gradients are not reduced yet; "
                 "pass last=True to the last micro_step() of a shorter step"
             )
+        if not self._weights.count:
+            raise UsageError("step() without a loss: call engine.backward(loss) or engine.train_batch() before step()")
         arranged.check_used()
+        if self._replica_check is not None:
+            self._replica_check.before_step()
         result = self._update(arranged.held)
+        if self._replica_check is not None:
+            self._replica_check.after_step()
         self._optimizer.zero_grad()
         passes.clear()
         self._tried += 1
@@ -216,7 +220,8 @@ class Engine(EngineBase):
             factor = factor * (clip / (norm + 1e-6)).clamp(max=1.0)
         if finite:
             gradients.multiply(held, factor)
-            self._optimizer.step()
+            with self._common_draws.active():
+                self._optimizer.step()
             self.steps += 1
             if self._average is not None:
                 self._average.update()

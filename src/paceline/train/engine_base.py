@@ -20,11 +20,13 @@ from paceline.train.checkpoints.export import export
 from paceline.train.comparison.first_step import FirstStep
 from paceline.train.comparison.loss_check import CheckedLoss
 from paceline.train.comparison.outside_parameters import OutsideParameters
+from paceline.train.comparison.replica_check import ReplicaCheck
 from paceline.train.evaluation import evaluated
 from paceline.train.parallel import dtensor_reads
 from paceline.train.parallel.asynchronous import Rounds, Staleness
 from paceline.train.parallel.replicas import Replicas
 from paceline.train.passes import Loss, Passes
+from paceline.train.ranks.random_states import CommonDraws
 from paceline.train.ranks.world import join, leave, meet
 from paceline.train.recipe import Recipe, of
 
@@ -49,6 +51,7 @@ class EngineBase:
         settings.precision.set_matmul()
         self.scale = settings.precision.scale()
         self.steps = 0  # applied ones
+        self._common_draws = CommonDraws(None if settings.apart else self.world.replica_group, self.world.device)
         self._background_saves = BackgroundSaves()
         self._places = loaders.Places()
         self._planned = settings.micro_batches
@@ -62,6 +65,7 @@ class EngineBase:
         self._made_with_state = False  # whether the optimizer has state before a step, as Adagrad has
         self._passes: Passes | None = None
         self._first_step: FirstStep | None = None  # the comparison on the first batch, until it has run
+        self._replica_check: ReplicaCheck | None = None
         self._optimizer: Any = None
         self._schedule: Any = None
         self._loss: Loss | None = None

@@ -15,7 +15,7 @@ _BY_AXIS = {
     "samples": "With dp and shard, each rank has only some of the samples: the loss must be a mean over samples, or "
     "over what weight= counts, and no operation except torch's BatchNorm may use the whole batch",
 }
-_OFF = "To train without this check, set first_step = false in the section [checks] of the recipe"
+OFF = "To train without this check, set first_step = false in the section [checks] of the recipe"
 
 
 def of_difference(layout: Layout, name: str, what: str, share: float) -> str:
@@ -31,7 +31,7 @@ def of_difference(layout: Layout, name: str, what: str, share: float) -> str:
     ways_out = ". ".join(_BY_AXIS[axis] for axis in axes)
     return (
         f"{layout}: {name} computes different values on {layout.ranks} ranks than on one: on the first batch, {what} "
-        f"differs by {share:.2%} (the first difference in the order of computation). {ways_out}. {_OFF}"
+        f"differs by {share:.2%} (the first difference in the order of computation). {ways_out}. {OFF}"
     )
 
 
@@ -47,7 +47,25 @@ def of_loss_over_samples(layout: Layout, call: int, whole: float, mean: float) -
     return (
         f"{layout}: the loss is not a mean over samples, so training differs from that of one process: in call {call} "
         f"of the loss on this rank, it is {whole:.6g}, and the mean of the losses of two halves is {mean:.6g}. "
-        f"{_BY_AXIS['samples']}. {_OFF}"
+        f"{_BY_AXIS['samples']}. {OFF}"
+    )
+
+
+def of_state(layout: Layout, name: str, place: str) -> str:
+    """Return the message for a value that a pass computes from the samples of a batch, and that later passes use.
+
+    Args:
+        layout: The layout of the run.
+        name: The class name of the model.
+        place: The name of the value: of an attribute of the model, with a dot before it, or of another value.
+    """
+    for number, function in enumerate(("the loss", "the weight")):
+        place = place.replace(f"argument {number}", function)
+    what = f"{name}{place}" if place.startswith((".", "[")) else place
+    return (
+        f"{layout}: {what} gets another value on {layout.ranks} ranks than on one, and later steps depend on it, so "
+        "training differs from that of one process. Each rank has only some of the samples or positions: compute the "
+        f"value in the training loop, from what all ranks have. {OFF}"
     )
 
 
@@ -63,7 +81,7 @@ def of_exchange(layout: Layout, name: str, what: str) -> str:
     """Return the message for a model or a loss that exchanges tensors between ranks itself."""
     return (
         f"{layout}: {name} or its loss exchanges tensors between ranks itself ({what}), and the engine also "
-        f"reduces gradients, so training differs from that of one process. Remove the exchange. {_OFF}"
+        f"reduces gradients, so training differs from that of one process. Remove the exchange. {OFF}"
     )
 
 

@@ -8,7 +8,10 @@ up to `_TIMES` times the resulting change.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+
+from paceline.train.unmodified.snapshot import values_differ
 
 _RELATIVE = {8: 1e-9, 4: 1e-4, 2: 3e-2}  # by bytes of an element
 _LAST_BITS = {8: 2.0**-51, 4: 2.0**-22, 2: 2.0**-8}
@@ -65,6 +68,28 @@ def relative(own: Any, expected: Any) -> float:
     one, other = own.detach().double(), expected.detach().double()
     found = float((one - other).norm() / other.norm().clamp(min=1e-300))
     return found if found < 1e3 else 1e3
+
+
+def names_of_differing(own: Mapping[str, Any], expected: Mapping[str, Any], item_bytes: int) -> list[str]:
+    """Return the names of values that differ beyond rounding, or that only one of two dicts has.
+
+    Args:
+        own: Tensors, arrays and Python values by name, changed by the split model.
+        expected: Those changed by the whole model.
+        item_bytes: Bytes of an element of the format that both models compute in.
+    """
+    both = own.keys() & expected.keys()
+    return sorted(
+        (own.keys() ^ expected.keys()) | {name for name in both if _differ(own[name], expected[name], item_bytes)}
+    )
+
+
+def _differ(one: Any, other: Any, item_bytes: int) -> bool:
+    import torch
+
+    if not isinstance(one, torch.Tensor) or not isinstance(other, torch.Tensor):
+        return type(one) is not type(other) or values_differ(one, other, _RELATIVE[item_bytes])
+    return one.shape != other.shape or excess(one, other, item_bytes) > 1
 
 
 def noise_of(value: Any, changed: Any) -> float:

@@ -11,25 +11,33 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.train import batch_norm
 from paceline.train.arrange import Arranged, is_on_meta
 from paceline.train.comparison import advice, differences, draws, rounding, samples, synced
-from paceline.train.comparison.paired_passes import Attempt, BatchPasses, ForwardPasses, PairedPasses, exact_context
-from paceline.train.comparison.restoration import add_noise, restore_models, restore_state
-from paceline.train.comparison.samples import numbers
-from paceline.train.parallel import cp_check, decoders, pp
+from paceline.train.comparison.loss_check import CheckedLoss
+from paceline.train.comparison.paired_passes import (
+    Attempt,
+    BatchPasses,
+    ForwardPasses,
+    Outputs,
+    PairedPasses,
+    exact_context,
+    traced,
+)
+from paceline.train.comparison.restoration import add_noise, iterators_of, restore_models, restore_state
+from paceline.train.parallel import cp_check
 from paceline.train.passes import Loss
 from paceline.train.ranks import random_states
 from paceline.train.ranks.world import World, mesh_axes
 from paceline.train.recipe import Recipe
+from paceline.train.unmodified.snapshot import Snapshot
+from paceline.train.unmodified.state import plain_settings
 
 _ATTEMPTS = (
     (True, True),
@@ -37,8 +45,8 @@ _ATTEMPTS = (
     (True, False),
     (False, False),
 )  # values of `joined` and `short` of an `Attempt`, tried in this order
+_MOST_NAMES = 16  # values of which each is tried alone, to name the one that matters
 _EXPECTED = (samples.NotJoinable, draws.NotReplayable)
-Outputs = dict[tuple[str, int], list[Any]]  # in the order in which modules returned
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,8 @@ class Results:
     factor: Any
     passes: PairedPasses
     gradients: dict[str, Any]  # of the whole model
+    own_state: dict[str, Any]  # the changed values of the split model, other than parameters and buffers, by name
+    whole_state: dict[str, Any]
 
 
 class FirstStep:
@@ -82,7 +92,9 @@ class FirstStep:
         self._bytes = 4  # bytes of an element of the format in which both models compute
         self._replay: list[draws.Draw] = []
         self._buffers: list[tuple[Any, Any]] = []
-        self.loss_has_state = False  # whether calls of the loss change values outside of it, such as a counter
+        self._settings = {name: plain_settings(part) for name, part in arranged.held.named_modules()}
+        self._functions: tuple[Any, ...] = ()  # the loss and its weight, with `train_batch`
+        self._loss_has_state = False  # whether calls of the loss change values outside of the model, such as a counter
 
     @property
     def due(self) -> bool:
@@ -107,17 +119,23 @@ class FirstStep:
         handle = self._arranged.module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
         return self
 
-    def of_batch(self, inputs: Any, target: Any, loss: Loss, weight: Any) -> None:
+    def of_batch(self, inputs: Any, target: Any, loss: Loss, weight: Any) -> CheckedLoss | None:
         """Run the comparison on a batch of `train_batch`.
+
+        Returns:
+            The loss that is also checked in later steps, or None if it cannot be called more often than in training.
 
         Raises:
             UsageError: The models differ.
         """
+        self._functions = (loss, weight)
         models = [self._arranged.module, self._arranged.held, self._whole]
-        ignored = [each for model in models for each in (*model.modules(), *model.parameters(), *model.buffers())]
-        with restore_state((loss, weight), ignored) as changed:
-            self._compare((inputs, target), lambda attempt: BatchPasses(attempt, (inputs, target), loss, weight))
-        self.loss_has_state = bool(changed)
+        ignored = [each for model in models for each in (*model.modules(), *_tensors_of(model))]
+        iterators = iterators_of((loss, weight), ignored)
+        self._compare((inputs, target), lambda attempt: BatchPasses(attempt, (inputs, target), loss, weight))
+        if iterators or self._world.layout.samples == 1:
+            return None
+        return CheckedLoss(loss, weight, self._world.layout, has_state=self._loss_has_state)
 
     def of_forward(self, args: Any, kwargs: Any) -> None:
         """Run the comparison on a call of the model.
@@ -129,7 +147,12 @@ class FirstStep:
 
     def _compare(self, given: Any, make: Callable[[Attempt], PairedPasses]) -> None:
         self._busy = True
-        _copy_modes(self._whole, self._arranged.held)
+        iterators = iterators_of((self._arranged.held, *self._functions), ())
+        if iterators:
+            self._tell(f"it uses the iterator {iterators[0]}, whose position cannot be restored")
+            self._whole = None
+            return
+        _copy_changes(self._whole, self._arranged.held, self._settings)
         rounded = self._recipe.precision.dtype() is not None and self._sharded
         context, self._bytes = exact_context(
             samples.floats(given), self._recipe.precision, self._world, rounded=rounded
@@ -180,6 +203,7 @@ class FirstStep:
             found = list(self._differences(results, attempt, noise))
         if self._any(found):
             self._refuse(found, attempt, make)
+        self._check_state(results, attempt, make)
         return None
 
     def _both(self, attempt: Attempt, make: Callable[[Attempt], PairedPasses], *, deep: bool) -> Results:
@@ -188,18 +212,76 @@ class FirstStep:
         passes = make(attempt)
         held = self._arranged.held
         recording = draws.recording(recorded, self._arranged.stages)
-        with self._alike(held), traced(held, deep=deep) as own, recording:
+        with self._alike(held), self._restored(held) as own_state, traced(held, deep=deep) as own, recording:
             factor = passes.on_ranks()
         if self._sharded:
             self._arranged.check_used()  # discard its record of this pass, which is not the first step
         drawn = draws.together(recorded, self._world, joined=attempt.joined)
-        with self._alike(self._whole), traced(self._whole, deep=deep) as whole, draws.replaying(drawn):
+        whole_model, replaying = self._whole, draws.replaying(drawn)
+        with (
+            self._alike(whole_model),
+            self._restored(whole_model) as whole_state,
+            traced(whole_model, deep=deep) as whole,
+            replaying,
+        ):
             passes.on_one()
         self._replay = drawn
         if not attempt.joined:
             synced.summed(self._whole, self._world.group("dp", "shard"))
         gradients = {name: p.grad for name, p in self._whole.named_parameters() if p.requires_grad}
-        return Results(own, whole, factor, passes, gradients)
+        return Results(own, whole, factor, passes, gradients, own_state, whole_state)
+
+    def _ignored(self, model: Any) -> list[Any]:
+        """Return the parameters and buffers of both models, and the modules of the other one."""
+        others = [each for each in (self._arranged.module, self._arranged.held, self._whole) if each is not model]
+        own = set(model.modules())
+        return [
+            *(part for each in others for part in each.modules() if part not in own),
+            *(tensor for each in (*others, model) for tensor in _tensors_of(each)),
+        ]
+
+    @contextmanager
+    def _restored(self, model: Any) -> Iterator[dict[str, Any]]:
+        """Restore the attributes of a model and the state of the loss at the end; yield the changed values by name."""
+        found: dict[str, Any] = {}
+        with restore_state((model, *self._functions), self._ignored(model)) as changed:
+            yield found
+        found.update({name.removeprefix(type(model).__name__): value for name, value in changed.items()})
+        self._loss_has_state = self._loss_has_state or any(name[0] not in ".[" for name in found)
+
+    def _check_state(self, results: Results, attempt: Attempt, make: Callable[[Attempt], PairedPasses]) -> None:
+        """Compare the values that both passes changed, such as a running mean in an attribute.
+
+        Raises:
+            UsageError: A value differs from that of the whole model, and results of a later pass depend on it.
+        """
+        own = differences.names_of_differing(results.own_state, results.whole_state, self._bytes)
+        names = sorted({name for each in self._everyone(own) for name in each})
+
+        def matters(which: Sequence[str]) -> bool:
+            return any(self._everyone(self._depends_on(which, attempt, make)))
+
+        if names and matters(names):
+            first = next((name for name in names[:_MOST_NAMES] if matters([name])), names[0])
+            raise UsageError(advice.of_state(self._world.layout, self._name, first))
+
+    def _depends_on(self, names: Sequence[str], attempt: Attempt, make: Callable[[Attempt], PairedPasses]) -> bool:
+        """Return whether a second pass has other results if these values are those after the first pass."""
+        import torch
+
+        held, passes = self._arranged.held, make(attempt)
+        root, ignored = type(held).__name__, self._ignored(held)
+        with restore_state((held, *self._functions), ignored):
+            snapshot = Snapshot(torch, held, self._functions, ignored)
+            with self._alike(held), traced(held, deep=False) as first:
+                passes.on_ranks()
+            before = [value for _, value, _ in passes.losses()]
+            snapshot.restore_values(each for each in snapshot.changed() if each.removeprefix(root) not in names)
+            with self._alike(held), traced(held, deep=False) as second:
+                passes.on_ranks()
+        pairs = [(one, other) for key in first for one, other in zip(first[key], second.get(key, []), strict=False)]
+        pairs += [(one, value) for one, (_, value, _) in zip(before, passes.losses(), strict=False)]
+        return any(one.shape != two.shape or differences.excess(two, one, self._bytes) > 1 for one, two in pairs)
 
     @contextmanager
     def _alike(self, model: Any) -> Iterator[None]:
@@ -344,14 +426,27 @@ class FirstStep:
             sys.stderr.write(f"paceline: {advice.of_no_comparison(self._world.layout, self._name, why)}\n")
 
 
-def _copy_modes(whole: Any, held: Any) -> None:
-    """Set the training modes and `requires_grad` of the copy to those of the model, which may change after `setup`."""
+def _copy_changes(whole: Any, held: Any, settings: Mapping[str, Mapping[str, Any]]) -> None:
+    """Give the copy the training modes, plain attributes and `requires_grad` of the model that changed after `setup`.
+
+    Args:
+        whole: The copy.
+        held: The model.
+        settings: The plain attributes of each submodule of the model after `setup`, by its name.
+    """
     own = dict(held.named_modules())
     for name, part in whole.named_modules():
-        part.training = own[name].training if name in own else part.training
+        if name in own:
+            before, now = settings.get(name, {}), plain_settings(own[name])
+            vars(part).update({key: value for key, value in now.items() if key not in before or before[key] != value})
     trained = {name: each.requires_grad for name, each in held.named_parameters()}
     for name, each in whole.named_parameters():
         each.requires_grad_(trained.get(name, each.requires_grad))
+
+
+def _tensors_of(model: Any) -> Iterator[Any]:
+    yield from model.parameters()
+    yield from model.buffers()
 
 
 def _owner(name: str) -> str:
@@ -385,35 +480,3 @@ def copied(model: Any, world: World, recipe: Recipe) -> Any:
             if other.requires_grad:
                 other.register_hook(hook)
     return found
-
-
-@contextmanager
-def traced(model: Any, *, deep: bool) -> Iterator[Outputs]:
-    """Yield a dict that receives the outputs of a model, or of all its modules.
-
-    Args:
-        model: The whole model, or the part that a rank holds, with the same names.
-        deep: Whether the outputs of all modules are kept; otherwise only those of the model itself.
-    """
-    found: Outputs = {}
-    calls: Counter[str] = Counter()
-    named = model.named_modules() if deep else [("", model)]
-    parts = [(name, part) for name, part in named if not decoders.is_of_stage(part)]
-    handles = [part.register_forward_hook(partial(_note, found, calls, name)) for name, part in parts]
-    try:
-        yield found
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _note(found: Outputs, calls: Counter[str], name: str, module: Any, inputs: Any, output: Any) -> None:
-    import torch
-
-    del module, inputs
-    if (
-        torch._C._current_graph_task_id() != -1 or pp.is_preparing()
-    ):  # recomputed in backward, or run only to find shapes
-        return
-    found[name, calls[name]] = [value.detach().clone() for value in numbers(output)]
-    calls[name] += 1

@@ -68,7 +68,7 @@ class CheckedLoss:
         weights = sum(weight for _, weight, _ in halves)
         mean = sum(weight * loss for loss, weight, _ in halves if weight) / weights if weights else whole
         scale = max(abs(whole), *(abs(loss) for loss, weight, _ in halves if weight), 0.0)
-        largest = [float(value.abs().max()) for value in samples.numbers(output) if value.numel()]
+        largest = [float(value.detach().abs().max()) for value in samples.numbers(output) if value.numel()]
         rounding = 8 * size * max(largest, default=0.0)
         if whole == again and abs(whole - mean) > max(_TOLERANCE, 8 * size) * scale + rounding:
             raise UsageError(advice.of_loss_over_samples(self._layout, self._calls, whole, mean))

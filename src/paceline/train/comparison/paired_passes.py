@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from paceline.core.errors import UsageError
@@ -15,9 +17,12 @@ from paceline.train.comparison import samples
 from paceline.train.comparison.differences import relative
 from paceline.train.comparison.draws import NotReplayable
 from paceline.train.optimizers import is_split
+from paceline.train.parallel import decoders, pp
 from paceline.train.passes import Loss, Passes, called
 from paceline.train.ranks import random_states
 from paceline.train.ranks.world import World
+
+Outputs = dict[tuple[str, int], list[Any]]  # in the order in which modules returned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,3 +261,35 @@ def exact_context(floats: list[Any], precision: Any, world: World, *, rounded: b
     if rounded or any(value.element_size() < 4 for value in floats):
         return (lambda: precision.context(world.device.type)) if precision.autocast else nullcontext, 2
     return lambda: torch.autocast(world.device.type, enabled=False), 4
+
+
+@contextmanager
+def traced(model: Any, *, deep: bool) -> Iterator[Outputs]:
+    """Yield a dict that receives the outputs of a model, or of all its modules.
+
+    Args:
+        model: The whole model, or the part that a rank holds, with the same names.
+        deep: Whether the outputs of all modules are kept; otherwise only those of the model itself.
+    """
+    found: Outputs = {}
+    calls: Counter[str] = Counter()
+    named = model.named_modules() if deep else [("", model)]
+    parts = [(name, part) for name, part in named if not decoders.is_of_stage(part)]
+    handles = [part.register_forward_hook(partial(_note, found, calls, name)) for name, part in parts]
+    try:
+        yield found
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _note(found: Outputs, calls: Counter[str], name: str, module: Any, inputs: Any, output: Any) -> None:
+    import torch
+
+    del module, inputs
+    if (
+        torch._C._current_graph_task_id() != -1 or pp.is_preparing()
+    ):  # recomputed in backward, or run only to find shapes
+        return
+    found[name, calls[name]] = [value.detach().clone() for value in samples.numbers(output)]
+    calls[name] += 1

@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.train.ranks import random_states
 from paceline.train.ranks.world import World
-from paceline.train.unmodified.snapshot import Snapshot
+from paceline.train.unmodified.snapshot import Snapshot, copy_value
 
 _NOISE = 0.1
 
@@ -35,8 +35,15 @@ def restore_models(models: Sequence[Any], world: World) -> Iterator[None]:
             parameter.grad = None
 
 
+def iterators_of(objects: Sequence[Any], ignored: Sequence[Any]) -> list[str]:
+    """Return the names of iterators that objects refer to, for which `restore_state` cannot restore the position."""
+    import torch
+
+    return Snapshot(torch, objects[0], objects[1:], ignored).iterators
+
+
 @contextmanager
-def restore_state(objects: Sequence[Any], ignored: Sequence[Any]) -> Iterator[list[str]]:
+def restore_state(objects: Sequence[Any], ignored: Sequence[Any]) -> Iterator[dict[str, Any]]:
     """Restore all values that objects refer to, and the gradients of tensors among them, when the context ends.
 
     Args:
@@ -44,17 +51,17 @@ def restore_state(objects: Sequence[Any], ignored: Sequence[Any]) -> Iterator[li
         ignored: Tensors and objects that are not restored.
 
     Yields:
-        A list that is filled with the names of the changed values when the context ends.
+        A dict. When the context ends, it gets copies of the changed values, by name.
     """
     import torch
 
-    snapshot, changed = Snapshot(torch, objects[0], objects[1:], ignored), list[str]()
+    snapshot, changed = Snapshot(torch, objects[0], objects[1:], ignored), dict[str, Any]()
     leaves = [tensor for tensor in snapshot.tensors() if tensor.is_leaf and tensor.requires_grad]
     gradients = [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
     try:
         yield changed
     finally:
-        changed += snapshot.changed()
+        changed.update({name: copy_value(torch, place.get()) for name, place in snapshot.changed().items()})
         snapshot.restore()
         for leaf, gradient in zip(leaves, gradients, strict=True):
             leaf.grad = gradient

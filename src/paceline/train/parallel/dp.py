@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from paceline.core.errors import UsageError
@@ -88,10 +89,8 @@ def wrap(model: Any, group: Any, device: Any, exchange: GradientExchange) -> Any
     Raises:
         UsageError: The communication backend does not support the compression hook.
     """
-    from torch.nn.parallel import DistributedDataParallel
-
     _check_backend(model, group, device, exchange)
-    replica = DistributedDataParallel(
+    replica = _replica_type()(
         model,
         device_ids=[device.index] if device.type == "cuda" else None,
         process_group=group,
@@ -102,7 +101,37 @@ def wrap(model: Any, group: Any, device: Any, exchange: GradientExchange) -> Any
     replica.register_forward_pre_hook(_send_in_training)
     if exchange.comm_hook is not None:
         replica.register_comm_hook(*_hook(exchange.comm_hook, group))
+    vars(replica)["passes_attributes"] = True
     return replica
+
+
+@cache
+def _replica_type() -> Any:
+    """Return a subclass of DistributedDataParallel with the attributes, methods and state dict of the model."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    class Replica(DistributedDataParallel):
+        """A model whose gradients DDP averages. Its attributes are those of the model, except for those of DDP."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name in vars(self)["_modules"] or "module" not in vars(self)["_modules"]:
+                return super().__getattr__(name)
+            return getattr(self.module, name)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            is_own = name in vars(self) or hasattr(type(self), name)
+            if not vars(self).get("passes_attributes") or is_own or name[0] == "_" and not hasattr(self.module, name):
+                super().__setattr__(name, value)
+            else:
+                setattr(self.module, name, value)
+
+        def state_dict(self, *args: Any, **kwargs: Any) -> Any:
+            return self.module.state_dict(*args, **kwargs)
+
+        def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
+            return self.module.load_state_dict(*args, **kwargs)
+
+    return Replica
 
 
 def _send_in_training(replica: Any, *_: Any) -> None:

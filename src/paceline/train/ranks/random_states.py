@@ -127,6 +127,64 @@ class Stream:
         return {**of_both, **(of_host() if "python" in self.state else {})}
 
 
+class CommonDraws:
+    """Gives the ranks the random numbers of the first rank in a function that may draw, such as an optimizer step."""
+
+    def __init__(self, group: Any, device: Any) -> None:
+        """Store the arguments.
+
+        Args:
+            group: The process group of the ranks; None for no common numbers.
+            device: The `torch.device` of the rank.
+        """
+        self._group, self._device = group, device
+        self._calls, self._draws = 0, False
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Draw the numbers of the first rank inside the context; the other ranks then continue with their own.
+
+        States are exchanged in calls 1, 2, 4, 8 and so on, and in every call after one of these that drew numbers.
+        """
+        self._calls += 1
+        if self._group is None or not self._draws and self._calls & (self._calls - 1):
+            yield
+            return
+        own, first = self._now(), self._of_first_rank()
+        put(first, self._device)
+        try:
+            yield
+        finally:
+            self._draws = self._draws or _differ(first, self._now())
+            if not self._is_first():
+                put(own, self._device)
+
+    def _now(self) -> State:
+        return {**of_torch(self._device), **of_host()}
+
+    def _of_first_rank(self) -> State:
+        import torch
+
+        found = [self._now()]
+        with apart():
+            torch.distributed.broadcast_object_list(
+                found, torch.distributed.get_global_rank(self._group, 0), self._group
+            )
+        return found[0]
+
+    def _is_first(self) -> bool:
+        import torch
+
+        return int(torch.distributed.get_rank(self._group)) == 0
+
+
+def _differ(one: State, other: State) -> bool:
+    return any(
+        bool((one[kind] != other[kind]).any()) if hasattr(one[kind], "any") else one[kind] != other[kind]
+        for kind in one
+    )
+
+
 class Split:
     """Gives each rank of a tp group its own random numbers between two split matrices.
 

@@ -8,6 +8,7 @@ values that the call changed, and can restore all of them.
 from __future__ import annotations
 
 import functools
+import io
 import pickle
 import random
 import sys
@@ -82,6 +83,7 @@ class Snapshot:
 
     def __init__(self, torch: Any, module: Any, given: Sequence[Any] = (), ignored: Iterable[Any] = ()) -> None:
         self._torch, self._ignored = torch, {id(each): each for each in ignored}
+        self.iterators: list[str] = []  # names of iterators, whose positions cannot be restored
         named = [(type(module).__name__, module), *((f"argument {place}", each) for place, each in enumerate(given))]
         self._roots = [(name, node) for name, node in named if _is_node(torch, node)]
         self._contents: list[tuple[Any, Any]] = []
@@ -114,6 +116,18 @@ class Snapshot:
         for value in self._values.values():
             value.restore()
 
+    def restore_values(self, names: Iterable[str]) -> None:
+        """Restore only the values with these names, and delete those that were added."""
+        wanted = set(names)
+        places = [place for place in self._walk(None) if place.name in wanted]
+        for place in reversed(places):  # the last item of a list first
+            known = self._values.get(place.name)
+            if known is not None:
+                place.set(known.value)
+                known.restore()
+            elif isinstance(place.container, dict | list | deque):
+                del place.container[place.key]
+
     def _walk(self, contents: list[tuple[Any, Any]] | None) -> Iterator[Place]:
         seen = set(self._ignored)
         waiting: deque[tuple[str, Any]] = deque(self._roots)
@@ -134,6 +148,8 @@ class Snapshot:
                         yield place
                 elif _is_node(self._torch, value):
                     waiting.append((place.name, value))
+                elif contents is not None and isinstance(value, Iterator) and not isinstance(value, io.IOBase):
+                    self.iterators.append(place.name)
 
 
 class _Value:
@@ -141,7 +157,7 @@ class _Value:
 
     def __init__(self, torch: Any, place: Place) -> None:
         self._torch, self.value = torch, place.get()
-        self._copy = _copy(torch, self.value)
+        self._copy = copy_value(torch, self.value)
 
     def differs(self, now: Any) -> bool:
         """Return whether the current value is another object or has another content."""
@@ -150,7 +166,7 @@ class _Value:
             return now is not self.value or not _equal(self._torch, now, self._copy)
         if type(now) is not type(self.value):
             return True
-        return values_differ(self._copy, _copy(self._torch, now))
+        return values_differ(self._copy, copy_value(self._torch, now))
 
     def restore(self) -> None:
         """Restore the content of the value in place."""
@@ -174,7 +190,8 @@ class _Value:
             value.update(self._copy)
 
 
-def _copy(torch: Any, value: Any) -> Any:
+def copy_value(torch: Any, value: Any) -> Any:
+    """Return a copy of a value that can change in place, the state of a generator, or the value itself."""
     if isinstance(value, torch.Tensor):
         return None if hasattr(value, "_local_tensor") else value.detach().clone()
     if isinstance(value, torch.Generator):
