@@ -75,6 +75,8 @@ def run(layout, output_of, change=None, optimizer=torch.optim.SGD, backwards=1):
             if change == "gradients":
                 for each in net.parameters():
                     each.grad += 0.01 * torch.randn_like(each)
+            if change == "rate":
+                made.param_groups[0]["lr"] *= float(values[0])
             if change == "values":
                 with torch.no_grad():
                     net.first.weight.add_(torch.randn_like(net.first.weight), alpha=0.01)
@@ -92,9 +94,9 @@ CASES = {
     "one call": (one_call,), "attribute": (attribute,), "optimizer": (one_call, None, Noisy),
     "penalty": (one_call, "penalty"),
     "other module": (other_module,), "methods": (methods,), "backwards": (one_call, None, torch.optim.SGD, 2),
-    "gradients": (one_call, "gradients"), "values": (one_call, "values"),
+    "rate": (one_call, "rate"), "gradients": (one_call, "gradients"), "values": (one_call, "values"),
 }
-finish({name: {layout: run(layout, *case) for layout in ("", "dp=2")} for name, case in CASES.items()})
+finish({name: {layout: run(layout, *case) for layout in ("", "dp=2", *["shard=2"] * (name == "rate"))} for name, case in CASES.items()})
 """
 
 
@@ -117,6 +119,11 @@ def test_gradients_that_were_not_averaged_are_refused(found, case):
     said = found[case]["dp=2"]
     assert "dp=2, step 1 after setup(): the gradient of first.weight differs between the ranks" in said
     assert "Compute the loss from the module that setup() returned, with one call of it before each backward()" in said
+
+
+@pytest.mark.parametrize("layout", ["dp=2", "shard=2"])
+def test_a_learning_rate_that_follows_the_loss_of_one_rank_is_refused(found, layout):
+    assert f"{layout}, step 1 after setup(): lr of group 0 of the optimizer differs" in found["rate"][layout]
 
 
 def test_noise_in_the_training_loop_is_refused(found):

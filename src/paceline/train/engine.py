@@ -103,7 +103,7 @@ class Engine(EngineBase):
             arranged.module.register_forward_hook(lambda _, __, output: self._weights.guard(output))
         if arranged.whole is not None:
             self._first_step = FirstStep(arranged, self.world, self.recipe).register()
-            self._replica_check = ReplicaCheck(self.world, arranged.held)
+            self._replica_check = ReplicaCheck(self.world, arranged.held, self._optimizer)
         return arranged.module, self._optimizer
 
     def loader(self, loader: Any) -> Any:
@@ -209,7 +209,7 @@ class Engine(EngineBase):
         """Scale and clip the gradients of a model, and take the optimizer step."""
         clip, scale = self.recipe.optimizer.clip_norm, self.scale
         value = scale.value if scale else 1.0
-        factor = self._weights.factor() / value
+        factor: Any = 1 / value
         norm: Any = None
         as_they_are = clip is None and scale is None and gradients.is_one(factor)
         held = [] if as_they_are else [p.grad for p in model.parameters() if p.grad is not None]

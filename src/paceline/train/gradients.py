@@ -156,7 +156,7 @@ class Weights:
     def factor(self) -> Any:
         """Return the factor that turns the averaged gradients into those of the step; 1.0 if none is needed."""
         if self._given is None:
-            return self._planned / self.count
+            return self._planned / max(1, self.count)
         total = _summed([self._given], self._device, self._over)[0]
         return (self._planned * self._unit * _size(self._over) / total).where(total != 0, 0.0)
 
@@ -279,6 +279,11 @@ def is_one(factor: Any) -> bool:
     The result is False for all tensors, because reading the value of a tensor would make the host wait for the GPU.
     """
     return isinstance(factor, float) and factor == 1.0
+
+
+def inverse(factor: Any) -> Any:
+    """Return 1 divided by a factor of gradients; 1 if the factor is 0, because the gradients are 0 then."""
+    return 1 / factor if isinstance(factor, float) else (1 / factor).where(factor != 0, 1.0)
 
 
 def multiply(gradients: Sequence[Any], factor: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.train.arrange import Arranged
 from paceline.train.batch_samples import split_batch
-from paceline.train.gradients import Weights
+from paceline.train.gradients import Weights, inverse, multiply
 from paceline.train.parallel import decoders
 
 Loss = Callable[[Any, Any], Any]
@@ -51,6 +51,7 @@ class Passes:
         self.planned = planned
         self.begun = 0  # number of micro-steps of this step so far
         self.synced = False  # whether the gradients of this step are reduced over ranks
+        self._factor: Any = None  # by which the gradients were multiplied after the last micro-step
         self._context = context
         self._scale = scale
         self._note_loss = note_loss
@@ -63,11 +64,29 @@ class Passes:
                 "with pp the pipeline runs forward and backward: use train_batch() in place of micro_step()"
             )
         self.begun += 1
-        self.weights.begin()
+        self._begin()
         self.synced = self.begun >= self.planned if last is None else last
         self.arranged.set_sync(self.synced)
         with self._context():
             yield
+        if self.synced:
+            self._finish()
+
+    def _begin(self) -> None:
+        """Start another micro-step. If gradients were divided by the sum of the weights, undo this."""
+        if self._factor is not None:
+            self._multiply(inverse(self._factor))
+            self._factor = None
+        self.weights.begin()
+
+    def _finish(self) -> None:
+        """Divide the reduced gradients by the sum of the weights, so that they are those of one process."""
+        self._factor = self.weights.factor()
+        self._multiply(self._factor)
+
+    def _multiply(self, factor: Any) -> None:
+        parameters = self.arranged.held.parameters()
+        multiply([each.grad for each in parameters if each.grad is not None], factor)
 
     def backward(self, loss: Any, weight: Any) -> None:
         """Run backward of one loss of a micro-batch, multiplied by its weight."""
@@ -102,13 +121,14 @@ class Passes:
         inputs, target = batch
         scale = self._scale.value if self._scale else 1.0
         for _, wanted in split_batch((inputs, target), self.planned):
-            self.weights.begin()
+            self._begin()
             self.weights.take(weight(wanted) if weight else None)
         with self._context():
             losses = stages.run(inputs, target, partial(self._scaled, loss, weight, scale))
         for each in losses:
             self.weights.add(each / scale)
         self.begun, self.synced = self.planned, True
+        self._finish()
 
     def _scaled(self, loss: Any, weight: Any, scale: float, output: Any, wanted: Any) -> Any:
         """Return the weighted and scaled loss of a micro-batch of a pipeline, for backward."""
@@ -120,4 +140,4 @@ class Passes:
     def clear(self) -> None:
         """Reset the counters for the next step."""
         self.weights.clear()
-        self.begun, self.synced = 0, False
+        self.begun, self.synced, self._factor = 0, False, None

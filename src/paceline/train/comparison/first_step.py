@@ -66,7 +66,6 @@ class Results:
 
     own: Outputs
     whole: Outputs
-    factor: Any
     passes: PairedPasses
     gradients: dict[str, Any]  # of the whole model
     own_state: dict[str, Any]  # the changed values of the split model, other than parameters and buffers, by name
@@ -213,7 +212,7 @@ class FirstStep:
         held = self._arranged.held
         recording = draws.recording(recorded, self._arranged.stages)
         with self._alike(held), self._restored(held) as own_state, traced(held, deep=deep) as own, recording:
-            factor = passes.on_ranks()
+            passes.on_ranks()
         if self._sharded:
             self._arranged.check_used()  # discard its record of this pass, which is not the first step
         drawn = draws.together(recorded, self._world, joined=attempt.joined)
@@ -229,7 +228,7 @@ class FirstStep:
         if not attempt.joined:
             synced.summed(self._whole, self._world.group("dp", "shard"))
         gradients = {name: p.grad for name, p in self._whole.named_parameters() if p.requires_grad}
-        return Results(own, whole, factor, passes, gradients, own_state, whole_state)
+        return Results(own, whole, passes, gradients, own_state, whole_state)
 
     def _ignored(self, model: Any) -> list[Any]:
         """Return the parameters and buffers of both models, and the modules of the other one."""
@@ -311,7 +310,7 @@ class FirstStep:
         for name, own, expected in results.passes.losses():
             yield from self._difference(name, "", (own, expected), noise)
         averaged = self._world.data_group if self._arranged.averages_later else None
-        for name, own in synced.gradients(self._arranged.held, averaged, results.factor):
+        for name, own in synced.gradients(self._arranged.held, averaged):
             if name not in results.gradients:
                 yield Difference(
                     f"the gradient of {name}, which is shared in the whole model,", _owner(name), 9e9, 1, 0

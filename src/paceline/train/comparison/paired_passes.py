@@ -46,8 +46,8 @@ class Attempt:
 class PairedPasses(Protocol):
     """The passes of both models that are compared."""
 
-    def on_ranks(self) -> Any:
-        """Run the split model; return the factor by which its gradients must be multiplied."""
+    def on_ranks(self) -> None:
+        """Run the split model."""
 
     def on_one(self) -> None:
         """Run the whole model."""
@@ -85,8 +85,8 @@ class BatchPasses:
         self._on_ranks: Any = None
         self._on_one: Any = None
 
-    def on_ranks(self) -> Any:
-        """Run the batch through the engine; return the factor by which its gradients must be multiplied."""
+    def on_ranks(self) -> None:
+        """Run the batch through the engine."""
         world = self._attempt.world
         weights = gradients.Weights(self._planned, world.device, world.data_group)
         run = Passes(self._arranged, weights, self._planned, self._context)
@@ -97,7 +97,6 @@ class BatchPasses:
         finally:
             guarded.remove()
         self._on_ranks = weights.mean(world.group("pp"))
-        return weights.factor()
 
     def _context(self) -> Any:
         return self._attempt.context()
@@ -168,13 +167,12 @@ class ForwardPasses:
         self._outputs: list[Any] = []
         self._scalars: list[tuple[Any, Any]] = []
 
-    def on_ranks(self) -> Any:
+    def on_ranks(self) -> None:
         """Run the forward pass of the split model; its backward runs in `on_one`."""
         self._attempt.arranged.set_sync(True)
         args, kwargs = self._given
         with self._attempt.context():
             self._outputs = list(samples.numbers(self._attempt.arranged.held(*args, **kwargs)))
-        return 1.0
 
     def on_one(self) -> None:
         """Run forward and backward of the whole model, and in the first call also backward of the split model."""

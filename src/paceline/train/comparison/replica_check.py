@@ -3,7 +3,7 @@
 With `dp`, all ranks take the same optimizer step from the same averaged gradients. Gradients differ if the loss was not
 computed by a call of the module that `setup` returned. Values differ if something outside of the model changes them in
 another way on each rank, such as random numbers in the training loop. The ranks compare the sum and the norm of each
-tensor.
+tensor. In the same steps, all ranks compare the learning rates and other numbers of their optimizers.
 """
 
 from __future__ import annotations
@@ -26,28 +26,38 @@ _VALUE = (
     "them, such as random numbers in the training loop. Draw such numbers from a torch.Generator that has the same "
     "seed on all ranks"
 )
+_SETTING = (
+    "{name} of the optimizer differs between the ranks. Set it from a value that all ranks have, such as engine.loss() "
+    "or the result of engine.evaluate(), and not from the loss of one rank"
+)
 
 
 class ReplicaCheck:
     """Compares the parameters of a model between the ranks that hold the same ones."""
 
-    def __init__(self, world: World, model: Any) -> None:
+    def __init__(self, world: World, model: Any, optimizer: Any) -> None:
         """Store the arguments.
 
         Args:
             world: The ranks.
             model: The module with the parameters of this rank.
+            optimizer: The optimizer of this rank.
         """
-        self._world, self._model = world, model
+        self._world, self._model, self._optimizer = world, model, optimizer
         self._steps = 0  # since `setup`
 
     def before_step(self) -> None:
-        """Compare gradients before an optimizer step; a collective of all ranks.
+        """Compare gradients and the numbers of the optimizers before a step; a collective of all ranks.
 
         Raises:
-            UsageError: A gradient differs.
+            UsageError: A gradient or a number differs.
         """
         self._steps += 1
+        if self._is_due():
+            for axis in set(self._world.layout.in_use) - {"pp"}:  # each stage has its own groups of parameters
+                named = list(_numbers_of(self._optimizer))
+                place = _first_difference([number for _, number in named], self._world.group(axis), self._world.device)
+                self._refuse(_SETTING, None if place is None else named[place][0])
         self._compare(_GRADIENT, lambda parameter: parameter.grad)
 
     def after_step(self) -> None:
@@ -59,14 +69,20 @@ class ReplicaCheck:
         self._compare(_VALUE, lambda parameter: parameter)
 
     def _compare(self, message: str, tensor_of: Callable[[Any], Any]) -> None:
-        if self._steps & (self._steps - 1) if self._steps < _EVERY else self._steps % _EVERY:
+        if not self._is_due():
             return
         for group, named in self._groups().items():
             tensors = [(name, tensor_of(each)) for name, each in named if tensor_of(each) is not None]
-            name = _first_difference(tensors, group, self._world)
-            if name is not None:
-                said = message.format(name=name)
-                raise UsageError(f"{self._world.layout}, step {self._steps} after setup(): {said}. {OFF}")
+            place = _first_difference([_plain(each) for _, each in tensors], group, self._world.device)
+            self._refuse(message, None if place is None else tensors[place][0])
+
+    def _is_due(self) -> bool:
+        return not (self._steps & (self._steps - 1) if self._steps < _EVERY else self._steps % _EVERY)
+
+    def _refuse(self, message: str, name: str | None) -> None:
+        if name is not None:
+            said = message.format(name=name)
+            raise UsageError(f"{self._world.layout}, step {self._steps} after setup(): {said}. {OFF}")
 
     def _groups(self) -> dict[Any, list[tuple[str, Any]]]:
         """Return the parameters by the process group of the ranks that hold the same values."""
@@ -87,23 +103,33 @@ def _groups_of(parameter: Any, world: World) -> Iterator[Any]:
             yield parameter.device_mesh.get_group(axis)
 
 
-def _first_difference(named: list[tuple[str, Any]], group: Any, world: World) -> str | None:
-    """Return the name of the first tensor whose sum or norm differs between the ranks of a group."""
+def _numbers_of(optimizer: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of the numbers in the groups of an optimizer, as tensors."""
     import torch
 
-    if not named:
+    for number, group in enumerate(optimizer.param_groups):
+        for key, value in sorted(group.items()):
+            values = value if isinstance(value, tuple) else (value,)
+            if key != "params" and all(isinstance(each, int | float | torch.Tensor) for each in values):
+                yield f"{key} of group {number}", torch.tensor([float(each) for each in values], dtype=torch.float64)
+
+
+def _first_difference(tensors: list[Any], group: Any, device: Any) -> int | None:
+    """Return the index of the first tensor whose sum or norm differs between the ranks of a group."""
+    import torch
+
+    if not tensors:
         return None
-    tensors = [_plain(each).detach() for _, each in named]
-    norms = torch.stack([each.float().norm() for each in tensors]).double()
-    sums = torch.stack([each.sum(dtype=torch.float32) for each in tensors]).double()
-    both = torch.cat([norms, sums]).to(world.device).nan_to_num(0.0, 0.0, 0.0)
+    norms = torch.stack([each.detach().double().norm().to(device) for each in tensors])
+    sums = torch.stack([each.detach().sum(dtype=torch.float64).to(device) for each in tensors])
+    both = torch.cat([norms, sums]).nan_to_num(0.0, 0.0, 0.0)
     ranges = torch.cat([both, -both])
     torch.distributed.all_reduce(ranges, torch.distributed.ReduceOp.MAX, group=group)
     most, least = ranges.chunk(2)
-    limit = _TOLERANCE * (most[: len(named)] * torch.tensor([each.numel() ** 0.5 for each in tensors]).to(most))
-    differs = (most + least) > torch.cat([_TOLERANCE * most[: len(named)], limit])
-    first = next((number for number, each in enumerate(differs.tolist()) if each), None)
-    return None if first is None else named[first % len(named)][0]
+    sizes = torch.tensor([each.numel() ** 0.5 for each in tensors]).to(most)
+    limits = _TOLERANCE * torch.cat([most[: len(tensors)], most[: len(tensors)] * sizes])
+    first = next((place for place, each in enumerate((most + least > limits).tolist()) if each), None)
+    return None if first is None else first % len(tensors)
 
 
 def _plain(tensor: Any) -> Any:

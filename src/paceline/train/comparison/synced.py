@@ -55,14 +55,13 @@ def full(value: Any) -> Any:
     return found.to_dense() if found.is_sparse else found
 
 
-def gradients(held: Any, averaged_over: Any, factor: Any) -> Iterator[tuple[str, Any]]:
+def gradients(held: Any, averaged_over: Any) -> Iterator[tuple[str, Any]]:
     """Yield names and gradients of a step of the split model, by the names of the whole model; a collective.
 
     Args:
         held: The part of the model on this rank, after backward.
         averaged_over: Process group over which gradients still have to be averaged, as with DDP; None if they are
             averaged already.
-        factor: The factor by which gradients are multiplied at the end of a step.
     """
     import torch
 
@@ -71,7 +70,7 @@ def gradients(held: Any, averaged_over: Any, factor: Any) -> Iterator[tuple[str,
     if averaged_over is not None:
         ranks = torch.distributed.get_world_size(averaged_over)
         found = (value / ranks for value in _sums(found, averaged_over))
-    yield from ((name, value * factor) for (name, _), value in zip(named, found, strict=True))
+    yield from ((name, value) for (name, _), value in zip(named, found, strict=True))
 
 
 def summed(whole: Any, group: Any) -> None:
