@@ -143,7 +143,7 @@ def test_a_checkpoint_of_another_data_set_or_fewer_loaders_is_refused(ran, progr
 
     engine, _ = program.engine_and_loader("", ran[0] / "state")
     with pytest.raises(UsageError, match="positions of 1 loaders, but the engine got 2 before load"):
-        engine.loader(loader(22))
+        _second = engine.loader(loader(22))
         engine.load(ran[0] / "state")
     engine = Engine()
     engine.setup(torch.nn.Sequential(program.Part()), lambda model: torch.optim.Adam(model.parameters()))

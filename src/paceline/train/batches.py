@@ -9,13 +9,16 @@ start from rank 0's states and compare a checksum of the indices.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain, count
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.train.loader_positions import SEVERAL_LOOPS, BatchPosition
 from paceline.train.ranks import agreement, random_states
-from paceline.train.ranks.world import World, state_of, text_of
+from paceline.train.ranks.world import World, state_of
 
 Drawn = tuple[Any, Any]  # the state of torch's generator, and that of the sampler's own generator or None
 
@@ -26,11 +29,11 @@ class Order:
     def __init__(self, batches: Any, world: World) -> None:
         self._batches = batches
         self._world = world
-        self._generator = getattr(getattr(batches, "sampler", None), "generator", None)
+        self.generator = getattr(getattr(batches, "sampler", None), "generator", None)
         self.begun: Drawn | None = None  # random state before this epoch
         self.checksum = 0  # of the indices so far; used on several ranks only
         self.skip = 0  # batches of the next epoch that were already used
-        self._again: Drawn | None = None  # random state before the next epoch, if it is resumed
+        self.begun_again: Drawn | None = None  # random state before the next epoch, if it is resumed
 
     def __len__(self) -> int:
         return len(self._batches)
@@ -42,8 +45,8 @@ class Order:
             yield from self._on_ranks()
             return
         skip, own = self.skip, torch.get_rng_state()
-        self.begun = self._again or self.drawn()
-        self.skip, self._again = 0, None
+        self.begun = self.begun_again or self.drawn()
+        self.skip, self.begun_again = 0, None
         self._draw_from(self.begun)
         iterator = iter(self._batches)
         first = next(iterator, None)
@@ -56,8 +59,8 @@ class Order:
     def _on_ranks(self) -> Iterator[tuple[int, list[int]]]:
         """Yield the batches that rank 0 draws; other random draws during the epoch do not affect the order."""
         skip, own = self.skip, self._stream()
-        begun, host = self._of_rank_0((self._again or self.drawn(), random_states.of_host()))
-        self.begun, self.skip, self._again, self.checksum = begun, 0, None, 0
+        begun, host = self._of_rank_0((self.begun_again or self.drawn(), random_states.of_host()))
+        self.begun, self.skip, self.begun_again, self.checksum = begun, 0, None, 0
         self._draw_from(begun)
         random_states.put(host)
         iterator = iter(self._batches)
@@ -87,21 +90,21 @@ class Order:
         """Return the current states of torch's CPU generator and of the sampler's own generator (or None)."""
         import torch
 
-        return torch.get_rng_state(), None if self._generator is None else self._generator.get_state()
+        return torch.get_rng_state(), None if self.generator is None else self.generator.get_state()
 
-    def go_on(self, skip: int, begun: Drawn) -> None:
+    def resume(self, skip: int, begun: Drawn | None) -> None:
         """Make the next epoch the rest of an epoch that was already used in part.
 
         Args:
-            skip: The number of batches of that epoch that were already used.
+            skip: The number of batches of that epoch that were already used; 0 for a whole epoch.
             begun: The random states before that epoch.
         """
-        self.skip, self._again = skip, begun
+        self.skip, self.begun_again = skip, begun
 
     def set_generator(self, state: Any) -> None:
         """Set the state of the sampler's own generator, if the sampler has one and `state` is not None."""
-        if self._generator is not None and state is not None:
-            self._generator.set_state(state)
+        if self.generator is not None and state is not None:
+            self.generator.set_state(state)
 
     def _draw_from(self, drawn: Drawn) -> None:
         import torch
@@ -178,8 +181,8 @@ class Dealt(RankBatchSampler):
 class ResumableLoader:
     """A `DataLoader` that can resume at its position, counted in global batches."""
 
-    def __init__(
-        self, loader: Any, order: Order, why: str | None, world: World, *, compared: bool, reading: Any
+    def __init__(  # noqa: PLR0913
+        self, loader: Any, order: Order, why: str | None, world: World, *, compared: bool, reading: Any, options: Any
     ) -> None:
         """Wrap a `DataLoader`.
 
@@ -190,14 +193,17 @@ class ResumableLoader:
             world: The ranks.
             compared: Whether ranks compare their sample indices, because the sampler can draw from any generator.
             reading: Called before each batch; returns a context manager in which the batch is read.
+            options: The settings of the program's loader that were used.
         """
+        self.options = options
+        self.position = BatchPosition(len(loader.dataset), None, why, order.generator)
         self._reading = reading
         self._world = world
         self._compared = compared and world.mesh is not None
         self._loader = loader
         self._order = order
-        self._why = why
-        self._taken = 0
+        self._loops = 0
+        self._has_started_workers = False  # whether the program had started them when a loaded checkpoint was saved
 
     def __len__(self) -> int:
         return len(self._loader)
@@ -205,10 +211,16 @@ class ResumableLoader:
     def __iter__(self) -> Iterator[Any]:
         import torch
 
-        self._taken, own = self._order.skip, torch.get_rng_state()
+        self._loops += 1
+        skip, loop, own = self._order.skip, self._loops, torch.get_rng_state()
+        self.position.begin(skip)
+        self.position.batches = self._count_batches()
+        if self._has_started_workers:  # then the epoch would not draw their seed
+            self._order.resume(skip, self._order.begun_again or self._order.drawn())
+        self._has_started_workers, self.position.keeps_workers = False, self._loader.persistent_workers
         with self._world.drawing("loading"):
             iterator = iter(self._loader)
-        if self._taken:  # creating an iterator draws a number, and the resumed epoch has drawn it before
+        if skip:  # creating an iterator draws a number, and the resumed epoch has drawn it before
             torch.set_rng_state(own)
         while True:
             with self._world.drawing("loading"), self._reading():
@@ -217,47 +229,58 @@ class ResumableLoader:
                 self._check_indices()
             if batch is self:
                 break
-            self._taken += 1
-            yield batch
-        self._taken = 0
+            if loop != self._loops:
+                self.position.why = SEVERAL_LOOPS
+            self.position.taken += 1
+            self.position.begun = self._order.begun
+            try:
+                yield batch
+            except GeneratorExit:
+                self.position.was_left = loop == self._loops
+                raise
+        self.position.taken = 0
+
+    def _count_batches(self) -> int | None:
+        with suppress(TypeError):  # a batch sampler without a length
+            return len(self._order)
+        return None
 
     def _check_indices(self) -> None:
         """Raise a UsageError if a sampler of the user's own gave the ranks different batches."""
         if not agreement.is_same(self._order.checksum, self._world.everyone):
             raise UsageError(
-                f"ranks got different batches: {self._why}. It uses its own random generator with a different state on "
-                "each rank, or depends on something else that differs between ranks; use the same seed on all ranks"
+                f"ranks got different batches: {self.position.why}. It uses its own random generator with a different "
+                "state on each rank, or depends on something else that differs between ranks; use the same seed on "
+                "all ranks"
             )
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position of the loader as values that JSON can store."""
-        begun = self._order.begun if self._taken else None
-        return {
-            "samples": len(self._loader.dataset),
-            "batches": len(self._order),
-            "taken": self._taken,
-            "why": self._why,
-            "begun": None if begun is None else [text_of(state) for state in begun],
-            "generator": text_of(self._order.drawn()[1]),
-        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at the position of a loader of the same data set.
 
         Args:
-            state: As `state_dict` returned it.
+            state: As `BatchPosition.state` returned it.
 
         Raises:
             UsageError: The position is in the middle of an epoch, and the batches differ or the sampler cannot
                 resume there.
         """
-        self._order.set_generator(state_of(state["generator"]))
-        if not state["taken"]:
+        self.position.load_habits(state)
+        taken, generator = state["taken"], self.position.generator
+        has_state = generator is not None and state["generator"] is not None
+        if has_state and (taken or state.get("seed") in (None, generator.initial_seed())):  # not a seed of each epoch
+            generator.set_state(state_of(state["generator"]))
+            if not taken and not self.position.is_renewed:
+                self.position.assumed = "a generator of the same seed"
+        self._order.resume(0, None)
+        if not taken:
+            self._has_started_workers = state.get("keeps_workers", False) and self._loops == 0
+            if self._has_started_workers:
+                self.position.assumed = "persistent workers"
             return
-        why = state["why"] or self._why
+        why = state["why"] or self.position.why
         if why:
-            raise UsageError(f"the checkpoint was saved after {state['taken']} batches of an epoch, and {why}")
-        own = {"samples": len(self._loader.dataset), "batches": len(self._order)}
+            raise UsageError(f"the checkpoint was saved after {taken} batches of an epoch, and {why}")
+        own = {"samples": self.position.samples, "batches": len(self._order)}
         if any(state[name] != value for name, value in own.items()):
             raise UsageError(
                 f"the checkpoint was saved within an epoch of {state['batches']} batches and "
@@ -266,7 +289,13 @@ class ResumableLoader:
                 "set and batch_size"
             )
         begun = [state_of(text) for text in state["begun"]]
-        self._order.go_on(state["taken"], (begun[0], begun[1]))
+        self._order.resume(taken, (begun[0], begun[1]))
+        self.position.taken, self.position.begun = taken, (begun[0], begun[1])
+        if state.get("was_left") and self._world.rank == 0:
+            sys.stderr.write(
+                f"paceline: the checkpoint was saved when the program had left a loop over a loader after {taken} of "
+                f"{state['batches']} batches; the next loop reads the rest of this epoch\n"
+            )
 
 
 def like(batch: Any, values: list[Any]) -> Any:

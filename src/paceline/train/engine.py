@@ -109,19 +109,20 @@ class Engine(EngineBase):
     def loader(self, loader: Any) -> Any:
         """Return a loader of this rank's part of each batch, on its device.
 
-        The global batches are those of one process.
+        The global batches are those of one process. Each loop over the result is an epoch.
 
         Args:
-            loader: torch's `DataLoader`, or `paceline.data.Loader`. `save` and `load` include its position.
+            loader: torch's `DataLoader`, or `paceline.data.Loader`. `save` and `load` include its position. The same
+                object has the same position in each call; a new object replaces one that the program no longer has.
 
         Raises:
             UsageError: The loader or its batches cannot be split, or a loaded checkpoint is of another data set.
                 While batches are read: a sample depends on previously read samples.
         """
         checked = self.recipe.checks.samples and not self.recipe.apart
-        own = loaders.split(loader, self.world, self._planned, dealt=self._dealt, checked=checked)
-        self._places.add(own.loader)
-        return own
+        return loaders.split(
+            loader, self.world, self._loader_positions, self._planned, dealt=self._dealt, checked=checked
+        )
 
     def split(self, batch: Any) -> list[Any]:
         """Split a batch (a tensor, or a tuple, list or dict of them) into its micro-batches along dimension 0."""
@@ -180,10 +181,12 @@ class Engine(EngineBase):
         """Clip the gradients, update the parameters, and advance the schedule.
 
         Raises:
-            UsageError: The gradients of this step were not reduced.
+            UsageError: The gradients of this step were not reduced, or the program does not continue the epoch in
+                which the loaded checkpoint was saved.
         """
         passes = self._ready()
         self._check_not_averaged("step")
+        self._loader_positions.check_continued()
         arranged = passes.arranged
         if not passes.synced:
             raise UsageError(

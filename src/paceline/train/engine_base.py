@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from paceline.core.errors import UsageError
-from paceline.train import gradients, loaders
+from paceline.train import gradients
 from paceline.train.arrange import Arranged
 from paceline.train.average import AveragedWeights
 from paceline.train.checkpoints import folder as checkpoints
@@ -22,6 +22,7 @@ from paceline.train.comparison.loss_check import CheckedLoss
 from paceline.train.comparison.outside_parameters import OutsideParameters
 from paceline.train.comparison.replica_check import ReplicaCheck
 from paceline.train.evaluation import evaluated
+from paceline.train.loader_positions import LoaderPositions
 from paceline.train.parallel import dtensor_reads
 from paceline.train.parallel.asynchronous import Rounds, Staleness
 from paceline.train.parallel.replicas import Replicas
@@ -53,7 +54,7 @@ class EngineBase:
         self.steps = 0  # applied ones
         self._common_draws = CommonDraws(None if settings.apart else self.world.replica_group, self.world.device)
         self._background_saves = BackgroundSaves()
-        self._places = loaders.Places()
+        self._loader_positions = LoaderPositions()
         self._planned = settings.micro_batches
         self._tell_micro_batches()
         self._dealt = settings.asynchronous.max_staleness is not None
@@ -209,7 +210,7 @@ class EngineBase:
             own = self._schedule.state_dict()
             self._schedule.load_state_dict(checkpoints.schedule_of_groups(own, progress["schedule"], groups))
         self.world.draw_on(progress["random"], random if same else None)
-        self._places.load(progress["loaders"])
+        self._loader_positions.load(progress["loaders"])
         return checkpoints.read_extra(Path(folder))
 
     def export(self, path: str | Path) -> None:
@@ -225,7 +226,8 @@ class EngineBase:
 
     def _progress(self) -> dict[str, Any]:
         """Return the JSON values that a checkpoint needs besides the model and the optimizer."""
-        found: dict[str, Any] = {"steps": self.steps, "tried_steps": self._tried, "loaders": self._places.state()}
+        found: dict[str, Any] = {"steps": self.steps, "tried_steps": self._tried}
+        found["loaders"] = self._loader_positions.state()
         found["random"], found["drawn_as"] = self.world.drawn(), self.world.drawn_as
         if self._replicas is not None:
             found["replicas"] = self.world.layout.dp

@@ -9,12 +9,14 @@ loaders.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import UsageError
 from paceline.train.batches import Dealt, Order, RankBatchSampler, ResumableLoader, like, why_not
+from paceline.train.loader_positions import LoaderPositions
 from paceline.train.parallel import cp
 from paceline.train.ranks import agreement
 from paceline.train.ranks.world import World
@@ -43,12 +45,21 @@ _OPTIONS = (
 )
 
 
-def split(loader: Any, world: World, micro_batches: int, *, dealt: bool = False, checked: bool = False) -> Any:
+def split(  # noqa: PLR0913
+    loader: Any,
+    world: World,
+    positions: LoaderPositions,
+    micro_batches: int,
+    *,
+    dealt: bool = False,
+    checked: bool = False,
+) -> OnDevice:
     """Return a loader of this rank's part of each batch, on its device.
 
     Args:
-        loader: torch's `DataLoader`, or `paceline.data.Loader`.
+        loader: torch's `DataLoader`, or `paceline.data.Loader`. If it was split before, its position stays.
         world: The ranks.
+        positions: The positions of all loaders.
         micro_batches: The number of micro-batches into which each rank splits its batch.
         dealt: Whether each rank takes the next free part whenever it requests one; `DataLoader` only.
         checked: Whether a dataset is refused if a sample depends on previously read samples; `DataLoader` only.
@@ -58,10 +69,13 @@ def split(loader: Any, world: World, micro_batches: int, *, dealt: bool = False,
     """
     from paceline.data import Loader
 
-    if isinstance(loader, Loader):
-        return OnDevice(_part_of_ours(loader, world, micro_batches), world)
-    own = _part_of_torchs(loader, world, micro_batches, Dealt if dealt else RankBatchSampler, checked)
-    return OnDevice(own, world)
+    def create() -> OurPart | ResumableLoader:
+        if isinstance(loader, Loader):
+            return OurPart(loader, _part_of_ours(loader, world, micro_batches))
+        return _part_of_torchs(loader, world, micro_batches, Dealt if dealt else RankBatchSampler, checked)
+
+    options = None if isinstance(loader, Loader) else _options_of(loader)
+    return OnDevice(positions.part_of(loader, options, create), world, loader)
 
 
 def _part_of_ours(loader: Loader, world: World, micro_batches: int) -> Loader:
@@ -76,7 +90,9 @@ def _part_of_ours(loader: Loader, world: World, micro_batches: int) -> Loader:
     return part_of(loader, world.sample_part, ranks) if world.mesh is not None else loader
 
 
-def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[RankBatchSampler], checked: bool) -> Any:
+def _part_of_torchs(
+    loader: Any, world: World, micro_batches: int, kind: type[RankBatchSampler], checked: bool
+) -> ResumableLoader:
     from torch.utils.data import DataLoader, DistributedSampler, IterableDataset
 
     if not isinstance(loader, DataLoader):
@@ -103,7 +119,8 @@ def _part_of_torchs(loader: Any, world: World, micro_batches: int, kind: type[Ra
     compared = why is not None and kind is RankBatchSampler
     own = _again(loader, kind(order, world, micro_batches))
     reading = SideEffectCheck(own, world).checked_read if checked else nullcontext
-    return ResumableLoader(own, order, kind.why or why, world, compared=compared, reading=reading)
+    options = _options_of(loader)
+    return ResumableLoader(own, order, kind.why or why, world, compared=compared, reading=reading, options=options)
 
 
 def _check_sizes(size: int, samples: int, ranks: int, micro_batches: int) -> None:
@@ -132,16 +149,30 @@ def _again(loader: Any, batches: Any) -> Any:
     """Return a copy of a loader with other batches."""
     from torch.utils.data import DataLoader
 
-    options = {name: getattr(loader, name) for name in _OPTIONS if loader.num_workers or name != "prefetch_factor"}
+    options = _options_of(loader)
+    if not loader.num_workers:
+        del options["prefetch_factor"]
     return DataLoader(loader.dataset, batch_sampler=batches, **options)
+
+
+def _options_of(loader: Any) -> dict[str, Any]:
+    return {name: getattr(loader, name, None) for name in _OPTIONS}
 
 
 class OnDevice:
     """A loader that moves its batches to the device; with cp it yields this rank's part of their sequences."""
 
-    def __init__(self, loader: Any, world: World) -> None:
+    def __init__(self, loader: Any, world: World, given: Any) -> None:
+        """Wrap a loader.
+
+        Args:
+            loader: Yields this rank's part of each batch.
+            world: The ranks.
+            given: The program's loader, which is kept alive.
+        """
         self.loader = loader
         self._world = world
+        self._given = given
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -162,6 +193,53 @@ class OnDevice:
                 "its own random generator (use the same seed on all ranks), only some ranks of the program drew random "
                 "numbers, or files differ between ranks"
             )
+
+
+class OurPart:
+    """This rank's part of a `paceline.data.Loader`, with its position.
+
+    Args:
+        loader: The program's loader.
+        part: A loader of this rank's part of each batch; the loader itself on one process.
+    """
+
+    options = None
+
+    def __init__(self, loader: Loader, part: Loader) -> None:
+        self._given = weakref.ref(loader)
+        self._own = None if part is loader else part
+        self._state, self._epoch = part.state_dict(), loader.state_dict()["epoch"]
+        self.position, self.was_read = self, False
+
+    @property
+    def _part(self) -> Any:
+        """The loader of this rank's part; None if the program no longer has it."""
+        return self._given() if self._own is None else self._own
+
+    def __len__(self) -> int:
+        return len(self._part)
+
+    def __iter__(self) -> Iterator[Any]:
+        part, given, self.was_read = self._part, self._given(), True
+        if self._own is not None and given is not None and given.state_dict()["epoch"] != self._epoch:
+            self._epoch = given.state_dict()["epoch"]  # from `set_epoch`
+            part.set_epoch(self._epoch)
+        for batch in part:
+            self._state = part.state_dict()
+            yield batch
+        self._state = part.state_dict()
+
+    def state(self) -> dict[str, Any]:
+        """Return the position as values that JSON can store."""
+        part = self._part
+        return dict(self._state if part is None else part.state_dict())
+
+    def follow(self, earlier: Any) -> None:
+        """Do nothing: the loader itself has all that its position needs."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue at a position."""
+        self._part.load_state_dict(state)
 
 
 class SideEffectCheck:
@@ -207,45 +285,6 @@ class SideEffectCheck:
                 "reads only its part of a batch, so it would get other samples than one process; make samples "
                 "independent of each other, or train without this check: set checks.samples = false"
             )
-
-
-class Places:
-    """The positions of a run's loaders, in the order in which the engine got them.
-
-    Loaders without a state are left out.
-    """
-
-    def __init__(self) -> None:
-        self._loaders: list[Any] = []
-        self._waiting: list[Any] = []  # positions from a checkpoint for loaders that are not added yet
-
-    def add(self, loader: Any) -> None:
-        """Add a loader. If a loaded checkpoint has a position for it, the loader continues there."""
-        if not hasattr(loader, "state_dict"):
-            return
-        if self._waiting:
-            loader.load_state_dict(self._waiting.pop(0))
-        self._loaders.append(loader)
-
-    def state(self) -> list[Any]:
-        """Return all positions as values that JSON can store."""
-        return [loader.state_dict() for loader in self._loaders]
-
-    def load(self, places: Sequence[Any]) -> None:
-        """Set the positions of the loaders; positions without a loader are kept for loaders that are added later.
-
-        Raises:
-            UsageError: There are more loaders than positions in the checkpoint, or a loader has another data set.
-        """
-        if len(places) < len(self._loaders):
-            raise UsageError(
-                f"the checkpoint has the positions of {len(places)} loaders, but the engine got "
-                f"{len(self._loaders)} before load(); pass the loaders that continue before load(), and the "
-                f"others after it"
-            )
-        for loader, place in zip(self._loaders, places, strict=False):
-            loader.load_state_dict(place)
-        self._waiting = list(places[len(self._loaders) :])
 
 
 def moved(batch: Any, device: Any) -> Any:

@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import asdict, replace
 from functools import cached_property
 from typing import Any
-from weakref import ref
+from weakref import WeakMethod, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,7 +100,13 @@ class Loader:
         self._resumed, self._yielded = False, 0
         self._set: int | None = None  # the epoch of the next loop, from `set_epoch` within a loop
         self._shared_by(share_of_host())
-        self._pacer = AutoPacer(self._bounds, first_pace(self._bounds), self._share.spare_cores, self._paced)
+        paced = WeakMethod(self._paced)  # without a reference cycle, a Loader is freed when the program drops it
+        self._pacer = AutoPacer(
+            self._bounds,
+            first_pace(self._bounds),
+            self._share.spare_cores,
+            lambda pace: None if (change := paced()) is None else change(pace),
+        )
         self._clock = StageClock()
         self._faults = Faults(skip=own.on_error == "skip")
         self._delivery = delivery_to(own.device, self._clock)
