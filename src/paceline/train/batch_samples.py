@@ -11,7 +11,6 @@ from dataclasses import is_dataclass
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train.batches import like
 
 _MOST_INPUTS = 2  # a longer list of dictionaries has one dictionary for each sample
 
@@ -120,7 +119,44 @@ def _are(kinds: Any, values: Sequence[Any]) -> bool:
     return all(isinstance(value, kinds) for value in values)
 
 
-def select_samples(batch: Any, count: int, which: slice, depth: int = 0) -> Any:
+def select_rows(batch: Any, size: int, rows: Sequence[int]) -> Any:
+    """Return some samples of a batch that a `collate_fn` has made, as the same type of container.
+
+    Args:
+        batch: The batch.
+        size: The number of samples that the `collate_fn` got.
+        rows: The positions of the samples to return.
+
+    Raises:
+        UsageError: The samples of the batch cannot be selected.
+    """
+    try:
+        fits = _has_known_types(batch) and _fits(batch, size)
+    except UsageError:  # it is unknown whether a list has one entry for each sample
+        fits = False
+    if not fits:
+        raise UsageError(
+            f"the collate_fn returned a batch of {size} samples of which this rank cannot select its own; return "
+            "tensors with samples in dimension 0, or lists with one entry for each sample. If no sample of a batch "
+            "depends on the others, set checks.samples = false, and each rank reads only its part"
+        )
+    is_range = list(rows) == list(range(rows[0], rows[0] + len(rows)))
+    found = select_samples(batch, size, slice(rows[0], rows[0] + len(rows)) if is_range else rows)
+    if not isinstance(batch, Mapping) or type(found) is type(batch):
+        return found
+    make: Any = type(batch)
+    return make(found)  # such as Hugging Face's BatchEncoding
+
+
+def _has_known_types(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(map(_has_known_types, value.values()))
+    if isinstance(value, tuple | list):
+        return all(map(_has_known_types, value))
+    return value is None or isinstance(value, str | bytes | int | float) or hasattr(value, "ndim")
+
+
+def select_samples(batch: Any, count: int, which: slice | Sequence[int], depth: int = 0) -> Any:
     """Return some samples of a batch. Numbers, tensors of one row, and other objects are returned unchanged.
 
     Args:
@@ -134,7 +170,7 @@ def select_samples(batch: Any, count: int, which: slice, depth: int = 0) -> Any:
         return type(batch)(**found) if is_dataclass(batch) else found  # outputs of Hugging Face models
     if isinstance(batch, tuple | list):
         if is_list_of_samples(batch, count, depth):
-            return batch[which]
+            return batch[which] if isinstance(which, slice) else like(batch, [batch[row] for row in which])
         return like(batch, [select_samples(value, count, which, depth + 1) for value in batch])
     return batch[which] if getattr(batch, "ndim", 0) and len(batch) == count else batch
 
@@ -188,3 +224,8 @@ def join_batches(batches: Sequence[Any], counts: Sequence[int], depth: int = 0) 
         return like(first, [join_batches(column, counts, depth + 1) for column in zip(*batches, strict=True)])
     is_split = getattr(first, "ndim", 0) and len(first) == counts[0]
     return torch.cat(list(batches)) if is_split else first
+
+
+def like(batch: Any, values: list[Any]) -> Any:
+    """Return values in a container of the same type as the batch: list, tuple or named tuple."""
+    return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)

@@ -4,18 +4,22 @@ All ranks iterate over the same batches, drawn with the random numbers of rank 0
 batch. The position of a loader is the random state before the epoch and the number of batches since then: a resumed
 run, on any number of ranks, draws the same order and skips the batches already used without reading them. This holds
 for torch's own samplers, which draw only from torch. Samplers of the user can also draw from NumPy or Python: all ranks
-start from rank 0's states and compare a checksum of the indices.
+start from rank 0's states. The ranks compare a checksum of the indices: a program can change a sampler, such as the
+weights of a `WeightedRandomSampler`, and samplers of the user can have other generators.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from itertools import chain, count
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.train.batch_samples import select_rows
 from paceline.train.loader_positions import SEVERAL_LOOPS, BatchPosition
 from paceline.train.ranks import agreement, random_states
 from paceline.train.ranks.world import World, state_of
@@ -31,12 +35,35 @@ class Order:
         self._world = world
         self.generator = getattr(getattr(batches, "sampler", None), "generator", None)
         self.begun: Drawn | None = None  # random state before this epoch
-        self.checksum = 0  # of the indices so far; used on several ranks only
+        self.is_whole = False  # whether each rank reads whole batches, with the random numbers of rank 0
+        self.checksum = 0  # of all indices so far, also of earlier epochs; used on several ranks only
         self.skip = 0  # batches of the next epoch that were already used
         self.begun_again: Drawn | None = None  # random state before the next epoch, if it is resumed
 
     def __len__(self) -> int:
         return len(self._batches)
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler; the batch sampler if it is of the program."""
+        from torch.utils.data import BatchSampler
+
+        return self._batches.sampler if type(self._batches) is BatchSampler else self._batches
+
+    def length(self) -> int | None:
+        """Return the number of batches of an epoch; None for a batch sampler without a length."""
+        with suppress(TypeError):
+            return len(self)
+        return None
+
+    def differing_names(self) -> list[str]:
+        """Return the names of the sampler's attributes that differ between ranks; a collective."""
+        import torch
+
+        own = {name: agreement.digest(value) for name, value in vars(self.sampler).items()}
+        every: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(every, own)
+        return [name for name in own if any(each.get(name) != every[0].get(name) for each in every)]
 
     def __iter__(self) -> Iterator[tuple[int, list[int]]]:
         import torch
@@ -58,14 +85,15 @@ class Order:
 
     def _on_ranks(self) -> Iterator[tuple[int, list[int]]]:
         """Yield the batches that rank 0 draws; other random draws during the epoch do not affect the order."""
-        skip, own = self.skip, self._stream()
-        begun, host = self._of_rank_0((self.begun_again or self.drawn(), random_states.of_host()))
-        self.begun, self.skip, self.begun_again, self.checksum = begun, 0, None, 0
+        skip, own = self.skip, self.stream()
+        begun, host = self.of_rank_0((self.begun_again or self.drawn(), random_states.of_host()))
+        self.begun, self.skip, self.begun_again = begun, 0, None
+        self.checksum = agreement.digest(self.length(), self.checksum)
         self._draw_from(begun)
         random_states.put(host)
         iterator = iter(self._batches)
-        batch, stream = next(iterator, None), random_states.Stream(self._stream(), self._world.device)
-        if self._world.sample_part:
+        batch, stream = next(iterator, None), random_states.Stream(self.stream(), self._world.device)
+        if self._world.sample_part and not self.is_whole:
             loads = random_states.host_of_seed(random_states.mixed("epoch", host, self._world.sample_part))
             random_states.put({**own, **loads}, self._world.device)
         elif skip:  # ranks with the samples of rank 0 continue with its random states
@@ -80,7 +108,7 @@ class Order:
                 batch = next(iterator, None)
             number += 1
 
-    def _stream(self) -> random_states.State:
+    def stream(self) -> random_states.State:
         """Return the random states that a sampler on the CPU can draw from."""
         import torch
 
@@ -112,7 +140,7 @@ class Order:
         torch.set_rng_state(drawn[0])
         self.set_generator(drawn[1])
 
-    def _of_rank_0(self, own: Any) -> Any:
+    def of_rank_0(self, own: Any) -> Any:
         """Return the value that rank 0 passes; a collective."""
         import torch
 
@@ -155,6 +183,45 @@ class RankBatchSampler:
         return [number for begin in begins for number in batch[begin : begin + size]]
 
 
+class WholeBatchSampler(RankBatchSampler):
+    """A batch sampler that yields whole batches, of which a rank selects its samples after they were read."""
+
+    def __init__(self, order: Order, world: World, micro_batches: int) -> None:
+        super().__init__(order, world, micro_batches)
+        order.is_whole = True
+        self._sizes: deque[int] = deque()  # of the batches that were drawn in the last loop, but not selected from
+
+    def __iter__(self) -> Iterator[list[int]]:
+        sizes = self._sizes = deque()
+        for _, batch in self._order:
+            sizes.append(len(batch))
+            yield batch
+
+    def select_parts(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Yield this rank's samples of each whole batch of a loop that has just begun.
+
+        Raises:
+            UsageError: The samples of a batch cannot be selected.
+        """
+        sizes: deque[int] | None = None
+        for batch in batches:
+            sizes = self._sizes if sizes is None else sizes
+            size = sizes.popleft()
+            yield select_rows(batch, size, self._part_of(list(range(size)), self._world.sample_part))
+
+    @contextmanager
+    def same_draws(self) -> Iterator[None]:
+        """Draw the random numbers of rank 0 inside, also from NumPy and Python; a collective.
+
+        Ranks with other samples than rank 0 have their own random states again afterwards.
+        """
+        own = self._order.stream()
+        random_states.put(self._order.of_rank_0(own))
+        yield
+        if self._world.sample_part:
+            random_states.put(own)
+
+
 class Dealt(RankBatchSampler):
     """A batch sampler for `[asynchronous]`: each part of a batch goes to the first rank that requests it.
 
@@ -178,11 +245,28 @@ class Dealt(RankBatchSampler):
                 mine = self._world.claim(name)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How the batches of a loader are read."""
+
+    of_start: Callable[[], AbstractContextManager[None]] = nullcontext  # the context in which an epoch begins
+    of_batch: Callable[[], AbstractContextManager[None]] = nullcontext  # the context in which a batch is read
+    select_parts: Callable[[Iterator[Any]], Iterator[Any]] = iter  # of the batches that were read
+
+
 class ResumableLoader:
     """A `DataLoader` that can resume at its position, counted in global batches."""
 
     def __init__(  # noqa: PLR0913
-        self, loader: Any, order: Order, why: str | None, world: World, *, compared: bool, reading: Any, options: Any
+        self,
+        loader: Any,
+        order: Order,
+        why: str | None,
+        world: World,
+        *,
+        compared: bool,
+        reading: Reading,
+        options: Any,
     ) -> None:
         """Wrap a `DataLoader`.
 
@@ -191,12 +275,14 @@ class ResumableLoader:
             order: The order of its batches.
             why: Why the loader cannot resume in the middle of an epoch; None if it can.
             world: The ranks.
-            compared: Whether ranks compare their sample indices, because the sampler can draw from any generator.
-            reading: Called before each batch; returns a context manager in which the batch is read.
+            compared: Whether ranks compare their sample indices. A sampler of the program can draw from any generator,
+                so every batch is compared; of torch's samplers, the first batches, then every 64th, and the last.
+            reading: The contexts in which an epoch begins and a batch is read.
             options: The settings of the program's loader that were used.
         """
         self.options = options
         self.position = BatchPosition(len(loader.dataset), None, why, order.generator)
+        self._why = why
         self._reading = reading
         self._world = world
         self._compared = compared and world.mesh is not None
@@ -214,18 +300,20 @@ class ResumableLoader:
         self._loops += 1
         skip, loop, own = self._order.skip, self._loops, torch.get_rng_state()
         self.position.begin(skip)
-        self.position.batches = self._count_batches()
+        self.position.batches = self._order.length()
         if self._has_started_workers:  # then the epoch would not draw their seed
             self._order.resume(skip, self._order.begun_again or self._order.drawn())
         self._has_started_workers, self.position.keeps_workers = False, self._loader.persistent_workers
-        with self._world.drawing("loading"):
-            iterator = iter(self._loader)
+        with self._world.drawing("loading"), self._reading.of_start():
+            iterator = self._reading.select_parts(iter(self._loader))
         if skip:  # creating an iterator draws a number, and the resumed epoch has drawn it before
             torch.set_rng_state(own)
+        number = 0
         while True:
-            with self._world.drawing("loading"), self._reading():
+            with self._world.drawing("loading"), self._reading.of_batch():
                 batch = next(iterator, self)
-            if self._compared:
+            number += 1
+            if self._compared and (self._why or batch is self or _is_due(number)):
                 self._check_indices()
             if batch is self:
                 break
@@ -240,19 +328,22 @@ class ResumableLoader:
                 raise
         self.position.taken = 0
 
-    def _count_batches(self) -> int | None:
-        with suppress(TypeError):  # a batch sampler without a length
-            return len(self._order)
-        return None
-
     def _check_indices(self) -> None:
-        """Raise a UsageError if a sampler of the user's own gave the ranks different batches."""
-        if not agreement.is_same(self._order.checksum, self._world.everyone):
+        """Raise a UsageError if the ranks drew different batches."""
+        if agreement.is_same(self._order.checksum, self._world.everyone):
+            return
+        name, values = type(self._order.sampler).__name__, " and ".join(self._order.differing_names())
+        if values:
             raise UsageError(
-                f"ranks got different batches: {self.position.why}. It uses its own random generator with a different "
-                "state on each rank, or depends on something else that differs between ranks; use the same seed on "
-                "all ranks"
+                f"ranks got different batches: the {values} of {name} differ between ranks. If the program computes "
+                "them from the samples of a batch, exchange the values between ranks before the epoch "
+                "(torch.distributed.all_gather), so that all ranks have the values of one process"
             )
+        raise UsageError(
+            f"ranks got different batches: {name} has its own random generator with a different state on each rank, "
+            "or depends on something else that differs between ranks; use the same seed on all ranks, and exchange "
+            "values that the program computes from the samples of a batch"
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at the position of a loader of the same data set.
@@ -298,9 +389,9 @@ class ResumableLoader:
             )
 
 
-def like(batch: Any, values: list[Any]) -> Any:
-    """Return values in a container of the same type as the batch: list, tuple or named tuple."""
-    return type(batch)(*values) if hasattr(batch, "_fields") else type(batch)(values)
+def _is_due(number: int) -> bool:
+    """Return whether the indices up to a batch of an epoch are compared; the first batch has number 1."""
+    return number & (number - 1) == 0 or number % 64 == 0
 
 
 def why_not(loader: Any) -> str | None:

@@ -3,23 +3,36 @@
 Each rank draws the same order of samples with the random numbers of rank 0 and reads only its part: of a batch
 of B samples over n parts, part p has the samples p B / n to (p + 1) B / n; with micro-batches, that part of
 each micro-batch of one process. The global batch and each of its micro-batches are therefore the same on any
-layout. A `paceline.data.Loader` distributes each batch sample by sample. Checkpoints keep the positions of
-loaders.
+layout. If a `collate_fn` or `__getitems__` gets all samples of a batch, each rank reads whole batches instead, and selects
+its samples. A `paceline.data.Loader` distributes each batch sample by sample. Checkpoints keep the positions of loaders.
 """
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import UsageError
-from paceline.train.batches import Dealt, Order, RankBatchSampler, ResumableLoader, like, why_not
+from paceline.core.layout import Layout
+from paceline.train.batch_samples import like
+from paceline.train.batches import (
+    Dealt,
+    Order,
+    RankBatchSampler,
+    Reading,
+    ResumableLoader,
+    WholeBatchSampler,
+    why_not,
+)
 from paceline.train.loader_positions import LoaderPositions
 from paceline.train.parallel import cp
 from paceline.train.ranks import agreement
 from paceline.train.ranks.world import World
+from paceline.train.unmodified.reading.datasets import class_with_getitems
 from paceline.train.unmodified.reading.read_side_effects import (
     CHECKED_BATCHES,
     RANDOM_GENERATOR,
@@ -43,6 +56,7 @@ _OPTIONS = (
     "persistent_workers",
     "in_order",
 )
+_STACKS = ("transformers.data.data_collator.default_data_collator",)  # functions that only stack samples
 
 
 def split(  # noqa: PLR0913
@@ -115,12 +129,57 @@ def _part_of_torchs(
         samples = 0 if loader.drop_last else len(loader.sampler)
         _check_sizes(loader.batch_size, samples, world.layout.samples, micro_batches)
     order = Order(loader.batch_sampler, world)
-    why = why_not(loader)
-    compared = why is not None and kind is RankBatchSampler
-    own = _again(loader, kind(order, world, micro_batches))
-    reading = SideEffectCheck(own, world).checked_read if checked else nullcontext
-    options = _options_of(loader)
-    return ResumableLoader(own, order, kind.why or why, world, compared=compared, reading=reading, options=options)
+    is_checked = checked and kind is RankBatchSampler and world.layout.samples > 1
+    why_whole = why_whole_batches(loader) if is_checked else None
+    if why_whole is not None:
+        if world.rank == 0:
+            _tell_whole_batches(world.layout, type(loader.dataset).__name__, why_whole)
+        kind = WholeBatchSampler
+    batches = kind(order, world, micro_batches)
+    own = _again(loader, batches)
+    return ResumableLoader(
+        own,
+        order,
+        kind.why or why_not(loader),
+        world,
+        compared=kind is not Dealt,
+        reading=_reading_of(own, batches, world, checked=checked),
+        options=_options_of(loader),
+    )
+
+
+def _reading_of(loader: Any, batches: RankBatchSampler, world: World, *, checked: bool) -> Reading:
+    """Return how the batches of a `DataLoader` over this rank's batches are read."""
+    if isinstance(batches, WholeBatchSampler):
+        of_batch = nullcontext if loader.num_workers else batches.same_draws  # workers get a seed at the start
+        return Reading(of_start=batches.same_draws, of_batch=of_batch, select_parts=batches.select_parts)
+    return Reading(of_batch=SideEffectCheck(loader, world).checked_read) if checked else Reading()
+
+
+def why_whole_batches(loader: Any) -> str | None:
+    """Return why each rank must read whole batches of a `DataLoader`; None if it may read only its part.
+
+    A function that gets all samples of a batch can pad them to the longest one or mix them. A few batches cannot show
+    that it does not, so only functions that are known to stack samples get a part.
+    """
+    from torch.utils.data import default_collate
+
+    if (name := class_with_getitems(loader.dataset)) is not None:
+        return f"{name}.__getitems__ gets all samples of a batch"
+    collate = loader.collate_fn
+    name = getattr(collate, "__qualname__", type(collate).__qualname__)
+    if collate is default_collate or f"{getattr(collate, '__module__', '')}.{name}" in _STACKS:
+        return None
+    return f"its collate_fn {name} gets all samples of a batch"
+
+
+@cache  # once for each data set and reason
+def _tell_whole_batches(layout: Layout, data: str, why: str) -> None:
+    sys.stderr.write(
+        f"paceline: layout {layout}: each rank reads whole batches of {data}, because {why}; it reads "
+        f"{layout.samples} times the samples of its part. If no sample of a batch depends on the others, set "
+        "checks.samples = false, and each rank reads only its part\n"
+    )
 
 
 def _check_sizes(size: int, samples: int, ranks: int, micro_batches: int) -> None:

@@ -32,7 +32,7 @@ class Checks:
     """What is verified before a run on several ranks; table ``[checks]`` of a recipe."""
 
     first_step: bool = True  # compare the split model with the whole one on the first batch
-    samples: bool = True  # refuse a dataset in which a sample depends on previously read samples
+    samples: bool = True  # refuse a dataset in which samples depend on each other, or read whole batches
 
     def __post_init__(self) -> None:
         for name, value in (("first_step", self.first_step), ("samples", self.samples)):
