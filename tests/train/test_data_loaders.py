@@ -162,7 +162,103 @@ def change_weights_on_all_ranks(engine):
     return train(engine, DataLoader(Data(), 8, sampler=sampler), after_batch=lambda batch: sampler.weights[:9].mul_(2))
 
 
+class Filled(Data):
+    """A data set that keeps what it has read in a tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.has = torch.zeros(32, 4), torch.zeros(32)
+
+    def __getitem__(self, number):
+        self.rows[number], self.has[number] = ROWS[number], 1
+        return self.rows[number], self.labels[number]
+
+
+class OfTable(Data):
+    def __getitem__(self, number):
+        return ROWS[number], TABLE[number]
+
+
+class OfArray(Data):
+    def __init__(self):
+        super().__init__()
+        self.labels = self.labels.numpy().copy()
+
+
+TABLE = ROWS.sum(1, keepdim=True)
+
+
+def write(engine, data, table, rows=None, **options):
+    rows = slice(engine.world.sample_part, None, 2) if rows is None else rows
+
+    def change(batch):
+        table[rows] += 0.5
+    return train(engine, DataLoader(data, 8, **options), after_batch=change)
+
+
+def write_attribute(engine):
+    data = Data()
+    return write(engine, data, data.labels)
+
+
+def write_array(engine):
+    data = OfArray()
+    return write(engine, data, data.labels)
+
+
+def write_tensor_dataset(engine):
+    data = torch.utils.data.TensorDataset(ROWS, ROWS[:, :1].clone())
+    return write(engine, data, data.tensors[1])
+
+
+def write_inside_of_subset(engine):
+    data = Data()
+    return write(engine, torch.utils.data.Subset(data, range(32)), data.labels)
+
+
+def write_variable(engine):
+    return write(engine, OfTable(), TABLE)
+
+
+def write_before_workers(engine):
+    data = Data()
+    return write(engine, data, data.labels, num_workers=1)
+
+
+def write_with_whole_batches(engine):
+    data = Data()
+    return write(engine, data, data.labels, collate_fn=mixed)
+
+
+def write_the_same(engine):
+    data = Data()
+    return write(engine, data, data.labels, rows=slice(0, 9))
+
+
+def create_differently(engine):
+    data = Data()
+    data.labels += engine.world.rank
+    return train(engine, DataLoader(data, 8))
+
+
+def fill_a_cache(engine):
+    return train(engine, DataLoader(Filled(), 8, shuffle=True))
+
+
+WRITES = (
+    write_attribute,
+    write_array,
+    write_tensor_dataset,
+    write_inside_of_subset,
+    write_variable,
+    write_before_workers,
+    write_with_whole_batches,
+    write_the_same,
+    create_differently,
+    fill_a_cache,
+)
 CHANGES = {each.__name__: each for each in (change_weights, change_indices, change_length, change_weights_on_all_ranks)}
+CHANGES |= {each.__name__: each for each in WRITES}
 
 
 def said(call, *given):
@@ -277,3 +373,25 @@ def test_samplers_that_differ_between_ranks_are_refused(found, case, names, samp
 def test_samplers_that_all_ranks_change_alike_are_allowed(program, found):
     alone = program.change_weights_on_all_ranks(program.engine_of(""))
     assert found["change_weights_on_all_ranks"] == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        ("write_attribute", "Data.labels"),
+        ("write_array", "OfArray.labels"),
+        ("write_tensor_dataset", "TensorDataset.tensors[1]"),
+        ("write_inside_of_subset", "Subset.dataset.labels"),
+        ("write_variable", "OfTable.TABLE"),
+        ("write_before_workers", "Data.labels"),
+        ("write_with_whole_batches", "Data.labels"),
+        ("create_differently", "Data.labels"),
+    ],
+)
+def test_data_that_differ_between_ranks_are_refused(found, case, name):
+    assert found[case].startswith(f"{name} of the data set differs between ranks when an epoch begins")
+
+
+@pytest.mark.parametrize("case", ["write_the_same", "fill_a_cache"])
+def test_data_that_all_ranks_change_alike_and_caches_are_allowed(program, found, case):
+    assert found[case] == pytest.approx(program.CHANGES[case](program.engine_of("")), rel=1e-5)

@@ -245,10 +245,11 @@ class Dealt(RankBatchSampler):
                 mine = self._world.claim(name)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Reading:
     """How the batches of a loader are read."""
 
+    before_epoch: Callable[[], None] = lambda: None
     of_start: Callable[[], AbstractContextManager[None]] = nullcontext  # the context in which an epoch begins
     of_batch: Callable[[], AbstractContextManager[None]] = nullcontext  # the context in which a batch is read
     select_parts: Callable[[Iterator[Any]], Iterator[Any]] = iter  # of the batches that were read
@@ -298,6 +299,7 @@ class ResumableLoader:
         import torch
 
         self._loops += 1
+        self._reading.before_epoch()
         skip, loop, own = self._order.skip, self._loops, torch.get_rng_state()
         self.position.begin(skip)
         self.position.batches = self._order.length()

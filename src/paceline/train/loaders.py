@@ -3,8 +3,9 @@
 Each rank draws the same order of samples with the random numbers of rank 0 and reads only its part: of a batch
 of B samples over n parts, part p has the samples p B / n to (p + 1) B / n; with micro-batches, that part of
 each micro-batch of one process. The global batch and each of its micro-batches are therefore the same on any
-layout. If a `collate_fn` or `__getitems__` gets all samples of a batch, each rank reads whole batches instead, and selects
-its samples. A `paceline.data.Loader` distributes each batch sample by sample. Checkpoints keep the positions of loaders.
+layout. If a `collate_fn` or `__getitems__` gets all samples of a batch, each rank reads whole batches instead, and
+selects its samples. A `paceline.data.Loader` distributes each batch sample by sample. Checkpoints keep the positions of
+loaders.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from paceline.train.loader_positions import LoaderPositions
 from paceline.train.parallel import cp
 from paceline.train.ranks import agreement
 from paceline.train.ranks.world import World
-from paceline.train.unmodified.reading.datasets import class_with_getitems
+from paceline.train.unmodified.reading.datasets import Digests, class_with_getitems
 from paceline.train.unmodified.reading.read_side_effects import (
     CHECKED_BATCHES,
     RANDOM_GENERATOR,
@@ -150,10 +151,20 @@ def _part_of_torchs(
 
 def _reading_of(loader: Any, batches: RankBatchSampler, world: World, *, checked: bool) -> Reading:
     """Return how the batches of a `DataLoader` over this rank's batches are read."""
+    if not checked or world.layout.samples == 1:
+        return Reading()
+    tables = TableComparison(loader, world)
     if isinstance(batches, WholeBatchSampler):
         of_batch = nullcontext if loader.num_workers else batches.same_draws  # workers get a seed at the start
-        return Reading(of_start=batches.same_draws, of_batch=of_batch, select_parts=batches.select_parts)
-    return Reading(of_batch=SideEffectCheck(loader, world).checked_read) if checked else Reading()
+        return Reading(tables.check, batches.same_draws, of_batch, batches.select_parts)
+    check = SideEffectCheck(loader, world)
+
+    @contextmanager
+    def of_batch_of_part() -> Iterator[None]:
+        with tables.watched_read(), check.checked_read():
+            yield
+
+    return Reading(tables.check, of_batch=of_batch_of_part)
 
 
 def why_whole_batches(loader: Any) -> str | None:
@@ -252,6 +263,63 @@ class OnDevice:
                 "its own random generator (use the same seed on all ranks), only some ranks of the program drew random "
                 "numbers, or files differ between ranks"
             )
+
+
+class TableComparison:
+    """Refuses a dataset whose tensors and arrays differ between ranks when an epoch begins.
+
+    A loop can write into a dataset, such as the labels or the weights of samples. A rank knows its own samples only,
+    so the ranks would then train on other data than one process. A dataset that changes its own arrays when it is read,
+    such as a cache, is not compared.
+
+    Args:
+        loader: A `DataLoader`.
+        world: The ranks.
+    """
+
+    def __init__(self, loader: Any, world: World) -> None:
+        self._dataset, self._world = loader.dataset, world
+        self._left = 0 if loader.num_workers else CHECKED_BATCHES
+        self._is_cache = False
+
+    def _digests(self) -> list[tuple[str, int]]:
+        import torch
+
+        digests = Digests(torch, skip_caches=True, arrays_only=True)
+        return list(digests.of_parts(type(self._dataset).__name__, self._dataset))
+
+    @contextmanager
+    def watched_read(self) -> Iterator[None]:
+        """Note whether reading a batch inside the context changes an array; the first two batches are watched."""
+        if not self._left:
+            yield
+            return
+        before = self._digests()
+        yield
+        self._left -= 1
+        self._is_cache = self._is_cache or self._digests() != before
+
+    def check(self) -> None:
+        """Compare the arrays between ranks; a collective.
+
+        Raises:
+            UsageError: They differ.
+        """
+        import torch
+
+        own = self._digests()
+        number = agreement.digest(own)
+        is_cache, most, least = agreement.largest([self._is_cache, number, -number], self._world.everyone)
+        if is_cache or most == -least:
+            return
+        every: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(every, own)
+        name = next((name for name, digest in own if any((name, digest) not in each for each in every)), "its content")
+        raise UsageError(
+            f"{name} of the data set differs between ranks when an epoch begins: the program created it differently "
+            "on each rank, or changed it from the samples of a rank. Seed what it draws, and exchange what it computes "
+            "from samples before the epoch (torch.distributed.all_gather), so that all ranks have the same data"
+        )
 
 
 class OurPart:

@@ -8,13 +8,15 @@ The module `read_side_effects` checks whether reading a sample changes a dataset
 
 from __future__ import annotations
 
+import dis
+import functools
 import os
 import re
 import tempfile
 import types
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -26,6 +28,7 @@ from paceline.train.unmodified.state import Spread
 _MOST_VALUES = 200_000  # of a dataset; more values count as equal
 _MOST_OF_LIST = 20_000  # sampled elements of a list, about
 _MOST_BYTES = 16 << 20  # sampled bytes of a tensor or an array, about
+_MOST_ITEMS = 64  # a longer list holds samples, and its entries are not searched
 _MOST_DEPTH = 6
 
 
@@ -39,7 +42,9 @@ def compare(spread: Spread, exchange: Exchange, dataset: Any, *, was_split: bool
         was_split: Whether ranks have already read parts of batches from the dataset. Dictionaries and lists with None
             are then not compared, because each rank can have cached other samples in them.
     """
-    own = list(_Digests(spread, skip_caches=was_split).of_parts(type(dataset).__name__, dataset))
+    places = [tempfile.gettempdir(), os.path.dirname(spread.folder)]  # of this rank, and of rank 0
+    digests = Digests(spread.torch, places, skip_caches=was_split)
+    own = list(digests.of_parts(type(dataset).__name__, dataset))
     every = exchange.objects(own)
     for rank, other in enumerate(every):
         if other != every[0]:
@@ -52,18 +57,20 @@ def compare(spread: Spread, exchange: Exchange, dataset: Any, *, was_split: bool
             )
 
 
-class _Digests:
+class Digests:
     """Computes digests (CRC32) of the values in an object.
 
     Args:
-        spread: The state of this rank.
+        torch: The torch module.
+        places: Folders that contain temporary folders, whose names may differ.
         skip_caches: Whether containers that can be caches are left out.
+        arrays_only: Whether only tensors and arrays in the memory of this process count, also in short lists.
     """
 
-    def __init__(self, spread: Spread, *, skip_caches: bool) -> None:
-        self._torch, self._left, self._skip_caches = spread.torch, _MOST_VALUES, skip_caches
+    def __init__(self, torch: Any, places: Sequence[str] = (), *, skip_caches: bool, arrays_only: bool = False) -> None:
+        self._torch, self._left, self._skip_caches = torch, _MOST_VALUES, skip_caches
+        self._arrays_only = arrays_only
         self._seen: set[int] = set()
-        places = [tempfile.gettempdir(), os.path.dirname(spread.folder)]  # of this rank, and of rank 0
         self._temporary = re.compile("|".join(f"{re.escape(place)}/[^/]*" for place in places))
 
     def of_parts(self, name: str, value: Any, depth: int = 0) -> Iterator[tuple[str, int]]:
@@ -81,10 +88,11 @@ class _Digests:
         if self._skip_caches and (has_none or isinstance(value, dict)):
             return
         if self._is_container(value):
-            yield name, self._of(value, 0)
-            inner = value if isinstance(value, list | tuple) and len(value) < 64 else ()
+            if not self._arrays_only or self._is_own_array(value):
+                yield name, self._of(value, 0)
+            inner = value if isinstance(value, list | tuple) and len(value) < _MOST_ITEMS else ()
             for place, each in enumerate(inner):
-                if self._is_object(each):
+                if self._is_object(each) or (self._arrays_only and self._is_own_array(each)):
                     yield from self.of_parts(f"{name}[{place}]", each, depth + 1)
         elif self._is_object(value):
             for key, each in [*vars(value).items(), *variables_of_class(type(value))]:
@@ -92,6 +100,16 @@ class _Digests:
 
     def _is_container(self, value: Any) -> bool:
         return isinstance(value, list | tuple | dict | deque | self._torch.Tensor) or _is_array(value)
+
+    def _is_own_array(self, value: Any) -> bool:
+        """Return whether a value is a tensor or an array whose memory other processes cannot change."""
+        if isinstance(value, self._torch.Tensor):
+            is_plain = type(value) is self._torch.Tensor and value.device.type != "meta"
+            return is_plain and (value.is_cuda or not value.is_shared())
+        base = value
+        while _is_array(base) and base.base is not None:
+            base = base.base
+        return _is_array(value) and (_is_array(base) or isinstance(base, bytes | self._torch.Tensor))
 
     def _is_object(self, value: Any) -> bool:
         if isinstance(value, self._torch.nn.Module | type) or not hasattr(value, "__dict__") or callable(value):
@@ -152,9 +170,16 @@ def variables_of(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         with suppress(ValueError):  # a variable without a value
             yield name, cell.cell_contents
-    for name in function.__code__.co_names:
+    for name in _global_names(function.__code__):
         if name in function.__globals__:
             yield name, function.__globals__[name]
+
+
+@functools.cache
+def _global_names(code: types.CodeType) -> tuple[str, ...]:
+    """Return the names of the global variables that code uses; `co_names` has names of attributes too."""
+    found = (each.argval for each in dis.get_instructions(code) if each.opname in ("LOAD_GLOBAL", "STORE_GLOBAL"))
+    return tuple(dict.fromkeys(found))
 
 
 def _is_array(value: Any) -> bool:
