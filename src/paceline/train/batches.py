@@ -246,7 +246,7 @@ class Dealt(RankBatchSampler):
 
 
 @dataclass(frozen=True)
-class Reading:
+class BatchReading:
     """How the batches of a loader are read."""
 
     before_epoch: Callable[[], None] = lambda: None
@@ -266,7 +266,7 @@ class ResumableLoader:
         world: World,
         *,
         compared: bool,
-        reading: Reading,
+        reading: BatchReading,
         options: Any,
     ) -> None:
         """Wrap a `DataLoader`.

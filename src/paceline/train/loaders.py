@@ -21,10 +21,10 @@ from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
 from paceline.train.batch_samples import like
 from paceline.train.batches import (
+    BatchReading,
     Dealt,
     Order,
     RankBatchSampler,
-    Reading,
     ResumableLoader,
     WholeBatchSampler,
     why_not,
@@ -149,14 +149,14 @@ def _part_of_torchs(
     )
 
 
-def _reading_of(loader: Any, batches: RankBatchSampler, world: World, *, checked: bool) -> Reading:
+def _reading_of(loader: Any, batches: RankBatchSampler, world: World, *, checked: bool) -> BatchReading:
     """Return how the batches of a `DataLoader` over this rank's batches are read."""
     if not checked or world.layout.samples == 1:
-        return Reading()
+        return BatchReading()
     tables = TableComparison(loader, world)
     if isinstance(batches, WholeBatchSampler):
         of_batch = nullcontext if loader.num_workers else batches.same_draws  # workers get a seed at the start
-        return Reading(tables.check, batches.same_draws, of_batch, batches.select_parts)
+        return BatchReading(tables.check, batches.same_draws, of_batch, batches.select_parts)
     check = SideEffectCheck(loader, world)
 
     @contextmanager
@@ -164,7 +164,7 @@ def _reading_of(loader: Any, batches: RankBatchSampler, world: World, *, checked
         with tables.watched_read(), check.checked_read():
             yield
 
-    return Reading(tables.check, of_batch=of_batch_of_part)
+    return BatchReading(tables.check, of_batch=of_batch_of_part)
 
 
 def why_whole_batches(loader: Any) -> str | None:

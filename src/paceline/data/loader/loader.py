@@ -100,13 +100,7 @@ class Loader:
         self._resumed, self._yielded = False, 0
         self._set: int | None = None  # the epoch of the next loop, from `set_epoch` within a loop
         self._shared_by(share_of_host())
-        paced = WeakMethod(self._paced)  # without a reference cycle, a Loader is freed when the program drops it
-        self._pacer = AutoPacer(
-            self._bounds,
-            first_pace(self._bounds),
-            self._share.spare_cores,
-            lambda pace: None if (change := paced()) is None else change(pace),
-        )
+        self._pacer = AutoPacer(self._bounds, first_pace(self._bounds), self._share.spare_cores, _weak(self._paced))
         self._clock = StageClock()
         self._faults = Faults(skip=own.on_error == "skip")
         self._delivery = delivery_to(own.device, self._clock)
@@ -366,6 +360,20 @@ class Loader:
         """Count the CPU time of taking a batch that another thread or process has made."""
         if self.threads or self._processes:
             self._clock.add("hand-over", Spent(wall_s=cpu_s, cpu_s=cpu_s, samples=samples_of(batch)))
+
+
+def _weak(method: Callable[[Pace], None]) -> Callable[[Pace], None]:
+    """Return a function that calls a method as long as its object exists.
+
+    Without a reference cycle, a Loader is freed as soon as the program drops it.
+    """
+    found = WeakMethod(method)
+
+    def call(pace: Pace) -> None:
+        if (bound := found()) is not None:
+            bound(pace)
+
+    return call
 
 
 def batch_of(
