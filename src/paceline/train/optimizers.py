@@ -10,10 +10,10 @@ from types import MethodType
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train.parallel import dtensor_reads
+from paceline.train.parallel import dtensor_reads, split_views
 
 # Parts of torch's error messages for operations that DTensor does not support.
-_NO_RULE = ("placement", "sharding strategy", "mixed torch.Tensor and DTensor")
+_NO_RULE = ("placement", "shard", "mixed torch.Tensor and DTensor")
 _OPTIONAL = inspect.Parameter("closure", inspect.Parameter.KEYWORD_ONLY, default=None)
 _WAY_OUT = "Give a function: setup(model, lambda model: AdamW(model.parameters()))"
 
@@ -66,6 +66,7 @@ def made(optimizer: Callable[[Any], Any], model: Any) -> Any:
     _step_apart(found)
     if any(is_split(p) for group in found.param_groups for p in group["params"]):
         dtensor_reads.patch()
+        split_views.patch()
         _explain_failures(found)
     return found
 

@@ -65,6 +65,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "torch._foreach_copy_",
         "torch.distributed.distributed_c10d._get_default_store",
         "torch.distributed.distributed_c10d._set_pg_timeout",
+        "torch.distributed.tensor._dispatch.OpDispatcher.redistribute_local_args",
         "torch.distributed.tensor._utils.compute_local_shape_and_global_offset",
         "torch._dynamo.config.wrap_top_frame",
         "torch.utils._pytree.tree_flatten",

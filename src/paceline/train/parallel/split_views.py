@@ -1,0 +1,191 @@
+"""In-place writes into a part of a split tensor (DTensor), such as `weight[::2].mul_(0.5)`, change the tensor itself.
+
+torch gathers a split tensor before it takes a view along the split dimension. The view is then a view of the gathered
+copy, and a write into it would be lost. Here such a view remembers the split tensor. A write into the view also changes
+this rank's piece of the split tensor. This needs no communication, because each rank has the whole copy and writes the
+same values into it. A write that cannot be copied back ends with a `UsageError`.
+
+Only views that torch gathers are affected; other operators of an optimizer step do not become slower.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+from paceline.core.errors import UsageError
+from paceline.inprocess import hooks
+
+_WAY_OUT = (
+    "write to the whole tensor, such as weight.copy_(torch.where(weight > 0, weight, 0)), or use dp in place of shard "
+    "and tp"
+)
+
+
+def patch() -> None:
+    """Patch the function with which torch gathers the operands of an operator of split tensors."""
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._dispatch import OpDispatcher
+
+    name = "redistribute_local_args"
+    original, is_static = getattr(OpDispatcher, name), isinstance(vars(OpDispatcher)[name], staticmethod)
+
+    @functools.wraps(original)
+    def redistribute(*given: Any, **named: Any) -> Any:
+        operands, schema = given[-3:-1]
+        before = operands.local_args
+        found = original(*given, **named)
+        if schema.op.is_view and type(operands.local_args[0]) is _tensor() and operands.local_args[0] is not before[0]:
+            source = _Source(before[0], operands.flat_args_schema[0], operands.local_args[0], schema.args_schema[0])
+            operands.local_args = (_part(operands.local_args[0], source), *operands.local_args[1:])
+        return found
+
+    hooks.install(OpDispatcher, name, staticmethod(redistribute) if is_static else redistribute)
+    hooks.install(DTensor, "__setitem__", _set_item)
+
+
+def _tensor() -> Any:
+    import torch
+
+    return torch.Tensor
+
+
+def _set_item(tensor: Any, index: Any, value: Any) -> None:
+    """Assign to a part of a split tensor; torch cannot assign a number to one element or row of it.
+
+    Raises:
+        UsageError: torch cannot apply the index, such as a mask, or assign the value, such as a whole tensor.
+    """
+    places = index if isinstance(index, tuple) else (index,)
+    try:
+        if isinstance(value, int | float) and all(isinstance(place, int | slice | None) for place in places):
+            tensor[index].fill_(value)
+        else:
+            _tensor().__setitem__(tensor, index, value)
+    except (RuntimeError, IndexError) as error:
+        raise _error(
+            f"an assignment to a part of a tensor that is split over ranks failed ({str(error).splitlines()[0]})"
+        ) from error
+
+
+@functools.cache
+def _kind() -> Any:
+    import torch
+
+    class Part(torch.Tensor):
+        plain: Any
+        source: _Source
+        __torch_function__ = torch._C._disabled_torch_function_impl
+
+        @classmethod
+        def __torch_dispatch__(cls, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return _apply(function, args, kwargs or {})
+
+    return Part
+
+
+def _part(plain: Any, source: _Source) -> Any:
+    """Return a local tensor that shares the memory of a view of a gathered copy, and remembers what was gathered."""
+    import torch
+
+    found = torch.Tensor._make_subclass(_kind(), plain)
+    found.plain, found.source = plain, source
+    return found
+
+
+def _apply(function: Any, args: Any, kwargs: Any) -> Any:
+    """Apply an operator to plain tensors, and copy what it writes back to the split tensors."""
+    from torch.utils import _pytree
+
+    written = list(_written(function, args, kwargs))
+    for part in written:
+        part.source.check(function, part.plain)
+    plain_args, plain_kwargs = _pytree.tree_map_only(_kind(), lambda part: part.plain, (args, kwargs))
+    found = function(*plain_args, **plain_kwargs)
+    for part in written:
+        part.source.write(part.plain)
+    if written:
+        return next((part for part in written if part.plain is found), found)
+    if not function.is_view:
+        return found
+    return _pytree.tree_map_only(_tensor(), functools.partial(_part, source=args[0].source), found)
+
+
+def _written(function: Any, args: Any, kwargs: Any) -> Iterator[Any]:
+    """Yield the views of gathered copies that an operator writes to."""
+    for place, argument in enumerate(function._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[place] if place < len(args) else kwargs.get(argument.name)
+            for each in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(each, _kind()):
+                    yield each
+
+
+class _Source:
+    """A split tensor that torch has gathered to take a view of it."""
+
+    def __init__(self, local: Any, spec: Any, whole: Any, gathered: Any) -> None:
+        """Store this rank's piece, and the gathered copy.
+
+        Args:
+            local: This rank's piece of the split tensor.
+            spec: How the tensor is split.
+            whole: The gathered copy.
+            gathered: How the gathered copy is split; only some dimensions of the mesh may be gathered.
+        """
+        self._local, self._spec, self._whole, self._gathered = local, spec, whole, gathered
+
+    def check(self, function: Any, view: Any) -> None:
+        """Check that a write into a view can be copied back.
+
+        Raises:
+            UsageError: Ranks would write different random numbers, the split tensor is not split by plain pieces, or it
+                was changed after the view was taken.
+        """
+        import torch
+
+        name = function.overloadpacket.__name__
+        if torch.Tag.nondeterministic_seeded in function.tags:
+            raise _error(f"{name}() on a part of a split tensor would draw other random numbers on each rank")
+        if not self._is_cut() or view.dtype != self._whole.dtype:
+            raise _error(f"{name}() on a part of a tensor that is split as {self._spec.placements} would be lost")
+        own, mask = self._piece(self._whole), self._mask(view)
+        same = (own == self._local) | (own.isnan() & self._local.isnan())
+        if not bool((same | ~mask).all()):
+            raise _error(f"{name}() on a part of a split tensor, which was changed after the part was taken")
+
+    def _is_cut(self) -> bool:
+        from torch.distributed.tensor import Replicate, Shard
+
+        pairs = zip(self._spec.placements, self._gathered.placements, strict=True)
+        return all(own == now or type(own) is Shard and type(now) is Replicate for own, now in pairs)
+
+    def write(self, view: Any) -> None:
+        """Copy the elements of a view into this rank's piece of the split tensor."""
+        import torch
+
+        self._local.copy_(torch.where(self._mask(view), self._piece(self._whole), self._local))
+
+    def _mask(self, view: Any) -> Any:
+        """Return which elements of this rank's piece a view has."""
+        import torch
+
+        whole = self._whole
+        count = whole.untyped_storage().nbytes() // whole.element_size()
+        flat = torch.zeros(count, dtype=torch.bool, device=whole.device)
+        flat.as_strided(view.size(), view.stride(), view.storage_offset()).fill_(True)
+        return self._piece(flat.as_strided(whole.size(), whole.stride(), whole.storage_offset()))
+
+    def _piece(self, whole: Any) -> Any:
+        """Return this rank's piece of a tensor that is split like the gathered copy."""
+        from torch.distributed.tensor import DTensor
+
+        spec = self._spec
+        shape = {"shape": spec.shape, "stride": spec.stride}
+        copy = DTensor.from_local(whole, spec.mesh, self._gathered.placements, run_check=False, **shape)
+        return copy.redistribute(placements=spec.placements)._local_tensor
+
+
+def _error(what: str) -> UsageError:
+    return UsageError(f"{what}; {_WAY_OUT}")
