@@ -40,3 +40,12 @@ def saved(folder: Path) -> list[str]:
     """The files of a run that every number of ranks makes."""
     names = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     return sorted(name for name in names if not name.startswith((".paceline", "runs")) and "rng_state" not in name)
+
+
+@pytest.mark.parametrize("use", ["length", "given"])
+def test_a_cache_is_not_combined_in_training_and_a_program_that_reads_it_is_refused(tmp_path, use):
+    line = [sys.executable, HERE / "cached.py"]
+    alone = subprocess.run(line, capture_output=True, text=True, timeout=300, env=environment(), cwd=tmp_path)
+    done = paceline(tmp_path, "-q", "--no-profile", "--layout", "dp=2", HERE / "cached.py", use, timeout_s=300)
+    assert done.stdout == alone.stdout and done.stdout.count("\n") == 5
+    assert done.returncode == 2 and "reads the DynamicCache that GPT2LMHeadModel returned in training" in done.stderr

@@ -19,7 +19,7 @@ from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from pathlib import PurePath
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 from uuid import UUID
 
@@ -93,15 +93,17 @@ def _globals_read_by(kind: type) -> Iterator[tuple[str, Any]]:
                 yield name, known[name]
 
 
-@functools.cache
 def _global_names(kind: type) -> list[tuple[dict[str, Any], list[str]]]:
     """Return (module variables, names of the global variables read) for each sample-loading method of a class."""
     functions = [getattr(kind, name, None) for name in ("__getitem__", "__getitems__", "__iter__", "__call__")]
     written = [one for one in functions if isinstance(one, FunctionType)]
-    return [
-        (one.__globals__, sorted({step.argval for step in dis.get_instructions(one) if step.opname == "LOAD_GLOBAL"}))
-        for one in written
-    ]
+    return [(one.__globals__, _names_read(one.__code__)) for one in written]
+
+
+@functools.cache
+def _names_read(code: CodeType) -> list[str]:
+    """Return the names of the global variables that code reads; a cached function would keep the variables alive."""
+    return sorted({step.argval for step in dis.get_instructions(code) if step.opname == "LOAD_GLOBAL"})
 
 
 def _is_array(value: Any) -> bool:

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from paceline.core.errors import PacelineError
+from paceline.train.ranks.open_files import write_files
 
 _KEY = "paceline/failed"
 _LOOK_S = 0.5  # how often a rank looks whether another one failed
@@ -77,6 +78,7 @@ class _Rank:
                 _GRACE_S / 2
             )  # a launcher ends all ranks as soon as one ends, so let the first one print before
         sys.stdout.flush()
+        write_files()
         os._exit(error.exit_code if isinstance(error, PacelineError) else 1)
 
     def look(self, store: Any) -> None:
@@ -90,6 +92,7 @@ class _Rank:
         except RuntimeError:
             return  # the store has ended, so collectives fail by themselves
         if not self.done.wait(_GRACE_S):
+            write_files()
             os._exit(1)
 
     def _claims(self) -> bool:

@@ -1,7 +1,8 @@
 """Combines the results of a split call: the results for the rows of each rank become those for the whole batch.
 
 Rows are concatenated. A number, such as the loss, is the mean over rows, their sum, or a mean by another count.
-A value that is equal on all ranks is used as it is. `comparison` finds out which rule holds.
+A value that is equal on all ranks is used as it is. `comparison` finds out which rule holds. The cache of a language
+model cannot be combined; in training hardly any program reads it, and one that does is ended.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from paceline.train.unmodified.call import Call, sizes, times
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.later import Later
 from paceline.train.unmodified.snapshot import Place
+from paceline.train.unmodified.state import Spread
 
-OWN, ROWS = "own", "rows joined"
+OWN, ROWS, UNREAD = "own", "rows joined", "not to be read"
 
 
 @dataclass
@@ -26,7 +28,8 @@ class Way:
     Attributes:
         splits: Whether calls are split; otherwise each rank calls the model with all rows.
         is_cut: For each leaf of the call whether each rank gets only its rows.
-        joins: For each output `OWN` (equal on all ranks), `ROWS` (concatenated), or the rule that weighs a number.
+        joins: For each output `OWN` (equal on all ranks), `ROWS` (concatenated), `UNREAD` (cannot be combined), or the
+            rule that weighs a number.
         slots: Attributes and container items that the model sets to tensors, each with its rule.
         changes: Indices of the inputs that the model changes in place.
         draws_for_rows: Whether the model draws random numbers for each row from torch.
@@ -60,7 +63,8 @@ class Way:
 
 def weighs_nothing(call: Call, way: Way) -> bool:
     """Return whether any rank has no valid target, so that its loss would be undefined (0 / 0)."""
-    rules = {join for join in (*way.joins, *(join for _, join in way.slots)) if join not in (OWN, ROWS, "rows", "sum")}
+    others = (OWN, ROWS, UNREAD, "rows", "sum")
+    rules = {join for join in (*way.joins, *(join for _, join in way.slots)) if join not in others}
     if not rules:
         return False
     weights = shares.weights(call.shares())
@@ -96,7 +100,50 @@ def together(exchange: Exchange, call: Call, way: Way, result: Any) -> Any:
         weigh.whole(leaf, join) if isinstance(leaf, torch.Tensor) and join not in as_it_is else leaf
         for leaf, join in zip(leaves, way.joins, strict=True)
     ]
+    found = [
+        _UnreadCache(call.spread, call.name, leaf) if join == UNREAD else leaf
+        for leaf, join in zip(found, way.joins, strict=True)
+    ]
     return pytree.tree_unflatten(found, spec)
+
+
+def is_cache(value: Any) -> bool:
+    """Return whether an output is the cache of a language model, such as `DynamicCache` of Hugging Face."""
+    return type(value).__name__.endswith("Cache") and not hasattr(type(value), "__torch_function__")
+
+
+class _UnreadCache:
+    """Stands for the cache of a call that was split; any use except its class and its text ends the program.
+
+    Args:
+        spread: The state of this rank.
+        name: The name of the model.
+        cache: The cache of this rank.
+    """
+
+    def __init__(self, spread: Spread, name: str, cache: Any) -> None:
+        for key, value in (("spread", spread), ("name", name), ("kind", type(cache))):
+            object.__setattr__(self, f"_paceline_{key}", value)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "__class__":
+            return object.__getattribute__(self, "_paceline_kind")
+        return _end(self)
+
+    def __repr__(self) -> str:
+        return f"<a {object.__getattribute__(self, '_paceline_kind').__name__} that the ranks have not put together>"
+
+
+def _end(unread: _UnreadCache, *args: Any) -> Any:
+    spread, name, kind = (object.__getattribute__(unread, f"_paceline_{key}") for key in ("spread", "name", "kind"))
+    spread.refuse(
+        f"the program reads the {kind.__name__} that {name} returned in training, and ranks cannot put it together; "
+        "leave it unread, or call the model in evaluation (eval() and torch.no_grad())"
+    )
+
+
+for _name in ("setattr", "len", "iter", "bool", "getitem", "setitem", "contains", "reduce_ex", "deepcopy", "copy"):
+    setattr(_UnreadCache, f"__{_name}__", _end)
 
 
 class _Weigh:

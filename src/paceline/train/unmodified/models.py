@@ -33,17 +33,13 @@ _LOOKS = 8  # first calls of each model whose inputs the ranks compare; then eve
 _LOOK_EVERY = 64
 
 
-def patch(spread: Spread, exchange: Exchange) -> Callable[[], None]:
-    """Patch `torch.nn.Module.__call__` to split calls of models.
-
-    Returns:
-        A function to be called when all ranks have reached the end of the program.
-    """
+def patch(spread: Spread, exchange: Exchange) -> SplitCalls:
+    """Patch `torch.nn.Module.__call__` to split calls of models, and return the object that splits them."""
     torch = spread.torch
     from torch.nn.utils.parametrize import ParametrizationList
 
     original, compiling, tracing = torch.nn.Module.__call__, torch.compiler.is_compiling, torch.jit.is_tracing
-    calls = _SplitCalls(spread, exchange, original)
+    calls = SplitCalls(spread, exchange, original)
 
     @functools.wraps(original)
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -56,7 +52,7 @@ def patch(spread: Spread, exchange: Exchange) -> Callable[[], None]:
 
     hooks.install(torch.nn.Module, "__call__", __call__)
     _count_hooks(spread)
-    return calls.end
+    return calls
 
 
 def _count_hooks(spread: Spread) -> None:
@@ -72,7 +68,7 @@ def _count_hooks(spread: Spread) -> None:
     hooks.install(spread.torch.Tensor, "register_hook", register_hook)
 
 
-class _SplitCalls:
+class SplitCalls:
     """Splits calls of models; keeps the results of the comparisons of each model.
 
     Args:
@@ -100,10 +96,10 @@ class _SplitCalls:
         leaves = [resolved(leaf) for leaf in leaves]
         rows = rows_of(self._torch, leaves)
         trains = module.training and self._torch.is_grad_enabled()
-        if trains and rows is None and self._gets_numbers(leaves):
+        if trains and rows is None and self._spread.layout.shard == 1 and self._are_numbers(leaves):
             return self._call_on_each_rank(module, forward, args, kwargs)
         if trains:
-            self._begin_training(module, rows)
+            self._begin_training(module, leaves, rows)
         if rows is None or rows < self._spread.ranks:
             return self._whole(forward, args, kwargs)
         self._see_that_ranks_agree(module, leaves)
@@ -151,9 +147,14 @@ class _SplitCalls:
             )
         return found
 
+    def forget(self) -> None:
+        """Forget all models, because the program ends; what is known about a model may refer to the model itself."""
+        self._ways.clear()
+
     def end(self) -> None:
         """Compare the last training call of each model, because a model can begin to mix its rows at any time.
 
+        All ranks must have reached the end of the program.
         Ranks can have different models left, as each collects its garbage at its own time. Then nothing is compared.
         """
         found = []
@@ -166,11 +167,13 @@ class _SplitCalls:
             with _modes(module, modes), with_attributes(module, before), self._torch.enable_grad():
                 self._look(True, called, way)
 
-    def _begin_training(self, module: Any, rows: int | None) -> None:
+    def _begin_training(self, module: Any, leaves: Sequence[Any], rows: int | None) -> None:
         """End the program if a model is first trained without a tensor, or with fewer rows than ranks."""
         if module in self._ways or rows is not None and rows >= self._spread.ranks:
             return
         name, refuse = type(module).__name__, self._spread.refuse
+        if rows is None and self._spread.layout.shard > 1 and self._are_numbers(leaves):
+            refuse(f"{name} is called with numbers only, so its rows cannot be split; use dp in place of shard")
         if rows is None:
             refuse(
                 f"{name} is called without a tensor that has a batch dimension, so its rows cannot be split; "
@@ -182,12 +185,12 @@ class _SplitCalls:
             "cannot share; take a larger batch_size, or, if the samples are a list of tensors, stack them into one"
         )
 
-    def _gets_numbers(self, leaves: Sequence[Any]) -> bool:
-        """Return whether a module gets numbers only, such as the losses of several tasks, and is not sharded."""
+    def _are_numbers(self, leaves: Sequence[Any]) -> bool:
+        """Return whether the inputs of a module are numbers only, such as the losses of several tasks."""
         kinds = (self._torch.Tensor, bool, int, float, str, type(None))
         are_plain = all(isinstance(leaf, kinds) for leaf in leaves)
         has_tensor = any(isinstance(leaf, self._torch.Tensor) for leaf in leaves)
-        return are_plain and has_tensor and self._spread.layout.shard == 1
+        return are_plain and has_tensor
 
     def _call_on_each_rank(self, module: Any, forward: Any, args: Any, kwargs: Any) -> Any:
         """Call a module that gets numbers only. All ranks have the same inputs, so their gradients are equal."""

@@ -368,9 +368,12 @@ def _is_node(torch: Any, value: Any) -> bool:
     return hasattr(value, "__dict__") and (is_own(kind) or f"{kind.__module__}.{kind.__name__}" in _NAMESPACES)
 
 
-@functools.cache
 def is_own(kind: type) -> bool:
-    """Return whether a class is defined in the program's own source files."""
+    """Return whether a class is defined in the program's own source files.
+
+    The result is not cached: a cache would keep the class, and through its methods all variables of the program, alive
+    until Python has ended, so that files of the program would stay unwritten.
+    """
     if kind.__module__ == "__main__":
         return True
     file = getattr(sys.modules.get(kind.__module__), "__file__", None)

@@ -9,12 +9,12 @@ import os
 import random
 import sys
 import time
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 from paceline.inprocess import hooks, import_hook
-from paceline.train.unmodified import batch_norm, commands, frameworks, gradients, listings, models
+from paceline.train.ranks.open_files import write_files
+from paceline.train.unmodified import batch_norm, commands, frameworks, gradients, listings, models, program_end
 from paceline.train.unmodified.comparison.drift import Drift, Pieces
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.reading import loaders
@@ -49,11 +49,11 @@ def begin(torch: Any, place: Any) -> None:
     pieces = Pieces(spread, exchange)
     pieces.patch()
     shards.patch(spread, pieces.watch)
-    end_of_calls = models.patch(spread, exchange)
+    calls = models.patch(spread, exchange)
     frameworks.patch(spread)
     listings.leave_samples(lambda: spread.reading)
     commands.leave_samples(lambda: spread.reading)
-    atexit.register(_at_exit, spread, exchange, drift, end_of_calls)
+    atexit.register(_at_exit, spread, exchange, drift, calls)
 
 
 def _seed_numpy(spread: Spread, numpy: Any) -> None:
@@ -75,6 +75,7 @@ def _end_as_one(spread: Spread) -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         spread.failed = True
         if isinstance(error, RuntimeError) and any(word in str(error) for word in _LOST):
+            write_files()  # the launcher ends this rank with a signal
             time.sleep(_WAIT_S)
         earlier(kind, error, trace)
         if spread.leads and "mixed torch.Tensor and DTensor" in str(error):
@@ -117,16 +118,19 @@ def _hide_our_group(spread: Spread) -> None:
     )  # torch's own modules mostly call it in distributed_c10d
 
 
-def _at_exit(spread: Spread, exchange: Exchange, drift: Drift, end_of_calls: Callable[[], None]) -> None:
+def _at_exit(spread: Spread, exchange: Exchange, drift: Drift, calls: models.SplitCalls) -> None:
     if os.getpid() != exchange.pid:
         return
+    exit_code = 0
     if not (spread.refused or spread.failed or spread.off):
         try:
             if drift.end():
-                end_of_calls()
+                calls.end()
         except Refusal as refusal:
-            sys.stdout.flush()
-            os._exit(refusal.code)  # an exit handler cannot change the exit code otherwise
+            exit_code = refusal.code  # an exit handler cannot change the exit code otherwise
     if not (spread.off or spread.refused or spread.calls):
         spread.tell("no model was called in training mode, so nothing was split: each rank ran the whole program")
     exchange.part()
+    spread.off = True
+    calls.forget()
+    program_end.prepare(exit_code)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from paceline.core.layout import Layout, parse
+from paceline.train.ranks.open_files import write_files
 
 _LIBRARIES = (*(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")), sys.prefix)
 _MOST_WRITTEN = 1 << 16  # addresses that are remembered
@@ -114,6 +115,7 @@ class Spread:
         sys.stdout.flush()
         os.write(2, f"paceline: --layout {self.layout}: {why}\n".encode())
         if alone or threading.current_thread() is not threading.main_thread():
+            write_files()
             os._exit(Refusal().code)  # an exception would end only the thread
         raise Refusal
 

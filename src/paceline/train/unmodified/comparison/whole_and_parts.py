@@ -21,7 +21,7 @@ from paceline.train.unmodified.comparison.gradient_comparison import GradientCom
 from paceline.train.unmodified.comparison.tolerance import NEAR, Tolerance
 from paceline.train.unmodified.comparison.trial_call import Trial, TrialCalls, source_gradient
 from paceline.train.unmodified.exchange import Exchange
-from paceline.train.unmodified.joins import OWN, ROWS, Way, weighs_nothing
+from paceline.train.unmodified.joins import OWN, ROWS, UNREAD, Way, is_cache, weighs_nothing
 from paceline.train.unmodified.snapshot import values_differ
 from paceline.train.unmodified.weights import shards
 
@@ -289,8 +289,12 @@ class _Comparison:
         """Note how one result is combined. Returns whether it can be combined."""
         torch, (whole, own, moved) = self._torch, given
         if not isinstance(whole, torch.Tensor):
-            found.joins[place] = OWN
-            return _is_same(whole, own)
+            is_same = _is_same(whole, own)
+            trains = self._call.module.training and torch.is_grad_enabled()
+            found.joins[place] = (
+                UNREAD if trains and isinstance(place, int) and not is_same and is_cache(whole) else OWN
+            )
+            return is_same or found.joins[place] == UNREAD
         if not all(isinstance(each, torch.Tensor) for each in given):
             return False
         if not whole.dim() and whole.is_floating_point() and not own.dim():
