@@ -97,7 +97,10 @@ CASES = {
     "rate": (one_call, "rate"), "gradients": (one_call, "gradients"), "values": (one_call, "values"),
 }
 LAYOUTS = {"rate": ("", "dp=2", "shard=2")}
-finish({name: {layout: run(layout, *case) for layout in LAYOUTS.get(name, ("", "dp=2"))} for name, case in CASES.items()})
+found = {}
+for name, case in CASES.items():
+    found[name] = {layout: run(layout, *case) for layout in LAYOUTS.get(name, ("", "dp=2"))}
+finish(found)
 """
 
 

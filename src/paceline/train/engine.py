@@ -24,7 +24,6 @@ from paceline.train.arrange import arrange
 from paceline.train.average import AveragedWeights
 from paceline.train.batch_samples import split_batch
 from paceline.train.comparison.first_step import FirstStep, copied
-from paceline.train.comparison.replica_check import ReplicaCheck
 from paceline.train.engine_base import EngineBase
 from paceline.train.meta_device import Init, Weights, fill, source_of
 from paceline.train.parallel.replicas import replicas_of
@@ -103,7 +102,6 @@ class Engine(EngineBase):
             arranged.module.register_forward_hook(lambda _, __, output: self._weights.guard(output))
         if arranged.whole is not None:
             self._first_step = FirstStep(arranged, self.world, self.recipe).register()
-            self._replica_check = ReplicaCheck(self.world, arranged.held, self._optimizer)
         return arranged.module, self._optimizer
 
     def loader(self, loader: Any) -> Any:

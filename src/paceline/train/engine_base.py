@@ -241,6 +241,8 @@ class EngineBase:
 
     def _passes_of(self, arranged: Arranged) -> Passes:
         """Return the forward and backward passes of a model. They search losses for parameters outside of the model."""
+        if arranged.whole is not None:
+            self._replica_check = ReplicaCheck(self.world, arranged.held, self._optimizer)
         outside = OutsideParameters(self.world, self.recipe.checks.first_step, arranged.held, self._optimizer)
         return Passes(arranged, self._weights, self._planned, self._context, self.scale, outside.search)
 

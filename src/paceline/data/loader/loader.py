@@ -50,7 +50,6 @@ from paceline.data.order.ranks import (
 from paceline.data.order.slices import Slice
 from paceline.data.reading.blocks import BlockStore, Buffers, steps_ahead
 from paceline.data.reading.crops import Crop
-from paceline.data.reading.file_dataset import FileDataset
 from paceline.data.reading.sharded import ShardedDataset
 from paceline.data.reading.stages import Lap, Spent, StageClock
 
@@ -246,8 +245,6 @@ class Loader:
         self._buffers, self._arrays = Buffers(), ArrayPool(self._pacer.bounds.most.ahead + _TRAINED, make)
 
     def _epoch_of_batches(self) -> Generator[Any]:
-        if isinstance(self._spec.data, FileDataset):
-            self._spec.data.check_unchanged()
         self._go_to(self._begun())
         self._resumed = False
         if self._share.ranks != ranks_on_host():

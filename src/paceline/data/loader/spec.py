@@ -130,7 +130,13 @@ class LoaderSpec:
         return FileSamples(self.data, columns, self.function, exact=self.exact, checks_mode=self.mode is None)
 
     def order(self, at: Position) -> EpochOrder | MixedOrder:
-        """Return the order of samples in the epoch of a position."""
+        """Return the order of samples in the epoch of a position.
+
+        Raises:
+            EnvironmentFault: A file of a `FileDataset` was changed since its samples were listed.
+        """
+        if isinstance(self.data, FileDataset):
+            self.data.check_unchanged()
         shuffle = Shuffle(seed=at.seed, window=at.window, lanes=at.lanes) if at.shuffle else None
         if self.mix is not None:
             return self.mix.order(shuffle, at.seed, at.epoch)

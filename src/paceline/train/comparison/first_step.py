@@ -30,13 +30,12 @@ from paceline.train.comparison.paired_passes import (
     exact_context,
     traced,
 )
-from paceline.train.comparison.restoration import add_noise, iterators_of, restore_models, restore_state
+from paceline.train.comparison.restoration import add_noise, restore_models
 from paceline.train.parallel import cp_check
 from paceline.train.passes import Loss
 from paceline.train.ranks import random_states
 from paceline.train.ranks.world import World, mesh_axes
 from paceline.train.recipe import Recipe
-from paceline.train.unmodified.snapshot import Snapshot
 from paceline.train.unmodified.state import plain_settings
 
 _ATTEMPTS = (
@@ -92,8 +91,7 @@ class FirstStep:
         self._replay: list[draws.Draw] = []
         self._buffers: list[tuple[Any, Any]] = []
         self._settings = {name: plain_settings(part) for name, part in arranged.held.named_modules()}
-        self._functions: tuple[Any, ...] = ()  # the loss and its weight, with `train_batch`
-        self._loss_has_state = False  # whether calls of the loss change values outside of the model, such as a counter
+        self._state = StateCheck((arranged.module, arranged.held, self._whole))
 
     @property
     def due(self) -> bool:
@@ -127,14 +125,12 @@ class FirstStep:
         Raises:
             UsageError: The models differ.
         """
-        self._functions = (loss, weight)
-        models = [self._arranged.module, self._arranged.held, self._whole]
-        ignored = [each for model in models for each in (*model.modules(), *_tensors_of(model))]
-        iterators = iterators_of((loss, weight), ignored)
+        self._state.functions = (loss, weight)
+        iterators = self._state.iterators()
         self._compare((inputs, target), lambda attempt: BatchPasses(attempt, (inputs, target), loss, weight))
         if iterators or self._world.layout.samples == 1:
             return None
-        return CheckedLoss(loss, weight, self._world.layout, has_state=self._loss_has_state)
+        return CheckedLoss(loss, weight, self._world.layout, has_state=self._state.loss_has_state)
 
     def of_forward(self, args: Any, kwargs: Any) -> None:
         """Run the comparison on a call of the model.
@@ -146,7 +142,7 @@ class FirstStep:
 
     def _compare(self, given: Any, make: Callable[[Attempt], PairedPasses]) -> None:
         self._busy = True
-        iterators = iterators_of((self._arranged.held, *self._functions), ())
+        iterators = self._state.iterators(self._arranged.held)
         if iterators:
             self._tell(f"it uses the iterator {iterators[0]}, whose position cannot be restored")
             self._whole = None
@@ -211,7 +207,7 @@ class FirstStep:
         passes = make(attempt)
         held = self._arranged.held
         recording = draws.recording(recorded, self._arranged.stages)
-        with self._alike(held), self._restored(held) as own_state, traced(held, deep=deep) as own, recording:
+        with self._alike(held), self._state.restored(held) as own_state, traced(held, deep=deep) as own, recording:
             passes.on_ranks()
         if self._sharded:
             self._arranged.check_used()  # discard its record of this pass, which is not the first step
@@ -219,7 +215,7 @@ class FirstStep:
         whole_model, replaying = self._whole, draws.replaying(drawn)
         with (
             self._alike(whole_model),
-            self._restored(whole_model) as whole_state,
+            self._state.restored(whole_model) as whole_state,
             traced(whole_model, deep=deep) as whole,
             replaying,
         ):
@@ -229,24 +225,6 @@ class FirstStep:
             synced.summed(self._whole, self._world.group("dp", "shard"))
         gradients = {name: p.grad for name, p in self._whole.named_parameters() if p.requires_grad}
         return Results(own, whole, passes, gradients, own_state, whole_state)
-
-    def _ignored(self, model: Any) -> list[Any]:
-        """Return the parameters and buffers of both models, and the modules of the other one."""
-        others = [each for each in (self._arranged.module, self._arranged.held, self._whole) if each is not model]
-        own = set(model.modules())
-        return [
-            *(part for each in others for part in each.modules() if part not in own),
-            *(tensor for each in (*others, model) for tensor in _tensors_of(each)),
-        ]
-
-    @contextmanager
-    def _restored(self, model: Any) -> Iterator[dict[str, Any]]:
-        """Restore the attributes of a model and the state of the loss at the end; yield the changed values by name."""
-        found: dict[str, Any] = {}
-        with restore_state((model, *self._functions), self._ignored(model)) as changed:
-            yield found
-        found.update({name.removeprefix(type(model).__name__): value for name, value in changed.items()})
-        self._loss_has_state = self._loss_has_state or any(name[0] not in ".[" for name in found)
 
     def _check_state(self, results: Results, attempt: Attempt, make: Callable[[Attempt], PairedPasses]) -> None:
         """Compare the values that both passes changed, such as a running mean in an attribute.
@@ -258,29 +236,26 @@ class FirstStep:
         names = sorted({name for each in self._everyone(own) for name in each})
 
         def matters(which: Sequence[str]) -> bool:
-            return any(self._everyone(self._depends_on(which, attempt, make)))
+            passes = make(attempt)
+            first, second = self._state.run_twice(self._arranged.held, which, lambda: self._outputs_of(passes))
+            return any(
+                self._everyone(
+                    any(
+                        one.shape != two.shape or differences.excess(two, one, self._bytes) > 1
+                        for one, two in zip(first, second, strict=False)
+                    )
+                )
+            )
 
         if names and matters(names):
-            first = next((name for name in names[:_MOST_NAMES] if matters([name])), names[0])
-            raise UsageError(advice.of_state(self._world.layout, self._name, first))
+            place = next((name for name in names[:_MOST_NAMES] if matters([name])), names[0])
+            raise UsageError(advice.of_state(self._world.layout, self._name, place))
 
-    def _depends_on(self, names: Sequence[str], attempt: Attempt, make: Callable[[Attempt], PairedPasses]) -> bool:
-        """Return whether a second pass has other results if these values are those after the first pass."""
-        import torch
-
-        held, passes = self._arranged.held, make(attempt)
-        root, ignored = type(held).__name__, self._ignored(held)
-        with restore_state((held, *self._functions), ignored):
-            snapshot = Snapshot(torch, held, self._functions, ignored)
-            with self._alike(held), traced(held, deep=False) as first:
-                passes.on_ranks()
-            before = [value for _, value, _ in passes.losses()]
-            snapshot.restore_values(each for each in snapshot.changed() if each.removeprefix(root) not in names)
-            with self._alike(held), traced(held, deep=False) as second:
-                passes.on_ranks()
-        pairs = [(one, other) for key in first for one, other in zip(first[key], second.get(key, []), strict=False)]
-        pairs += [(one, value) for one, (_, value, _) in zip(before, passes.losses(), strict=False)]
-        return any(one.shape != two.shape or differences.excess(two, one, self._bytes) > 1 for one, two in pairs)
+    def _outputs_of(self, passes: PairedPasses) -> list[Any]:
+        """Run the split model, and return its outputs and losses."""
+        with self._alike(self._arranged.held), traced(self._arranged.held, deep=False) as outputs:
+            passes.on_ranks()
+        return [*(value for key in outputs for value in outputs[key]), *(value for _, value, _ in passes.losses())]
 
     @contextmanager
     def _alike(self, model: Any) -> Iterator[None]:
@@ -441,11 +416,6 @@ def _copy_changes(whole: Any, held: Any, settings: Mapping[str, Mapping[str, Any
     trained = {name: each.requires_grad for name, each in held.named_parameters()}
     for name, each in whole.named_parameters():
         each.requires_grad_(trained.get(name, each.requires_grad))
-
-
-def _tensors_of(model: Any) -> Iterator[Any]:
-    yield from model.parameters()
-    yield from model.buffers()
 
 
 def _owner(name: str) -> str:

@@ -35,13 +35,6 @@ def restore_models(models: Sequence[Any], world: World) -> Iterator[None]:
             parameter.grad = None
 
 
-def iterators_of(objects: Sequence[Any], ignored: Sequence[Any]) -> list[str]:
-    """Return the names of iterators that objects refer to, for which `restore_state` cannot restore the position."""
-    import torch
-
-    return Snapshot(torch, objects[0], objects[1:], ignored).iterators
-
-
 @contextmanager
 def restore_state(objects: Sequence[Any], ignored: Sequence[Any]) -> Iterator[dict[str, Any]]:
     """Restore all values that objects refer to, and the gradients of tensors among them, when the context ends.

@@ -155,7 +155,8 @@ class CommonDraws:
         try:
             yield
         finally:
-            self._draws = self._draws or _differ(first, self._now())
+            now = self._now()
+            self._draws = self._draws or any(not _is_same(first[kind], now[kind]) for kind in first)
             if not self._is_first():
                 put(own, self._device)
 
@@ -178,11 +179,10 @@ class CommonDraws:
         return int(torch.distributed.get_rank(self._group)) == 0
 
 
-def _differ(one: State, other: State) -> bool:
-    return any(
-        bool((one[kind] != other[kind]).any()) if hasattr(one[kind], "any") else one[kind] != other[kind]
-        for kind in one
-    )
+def _is_same(state: Any, other: Any) -> bool:
+    import torch
+
+    return torch.equal(state, other) if isinstance(state, torch.Tensor) else bool(state == other)
 
 
 class Split:

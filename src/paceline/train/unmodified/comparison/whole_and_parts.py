@@ -238,7 +238,8 @@ class _Comparison:
         if isinstance(way, str) or not self._calls.graded or weighs_nothing(call, way):
             return way, not isinstance(way, str) or self._can_replay
         gradients = GradientComparison(self._exchange, self._calls, call, low_precision=low)
-        return gradients.difference(_joins_by_place(way), whole, own, moved) or way, True
+        joins = {**dict(enumerate(way.joins)), **{place.name: join for place, join in way.slots}}
+        return gradients.difference(joins, whole, own, moved) or way, True
 
     def _mode(self, constant: bool, part: tuple[int, int], row_major: bool) -> Any:
         if constant:
@@ -389,10 +390,6 @@ def _is_same(whole: Any, own: Any) -> bool:
         return not values_differ(whole, own, NEAR)
     except (RuntimeError, ValueError):  # an object with tensors of other shapes, such as a dataclass
         return False
-
-
-def _joins_by_place(way: Way) -> dict[Any, str]:
-    return {**dict(enumerate(way.joins)), **{place.name: join for place, join in way.slots}}
 
 
 def _join(torch: Any, call: Call, tolerance: Tolerance, whole: Any, own: Any, moved: Any) -> str | None:

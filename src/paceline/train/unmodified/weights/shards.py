@@ -253,7 +253,7 @@ def _fully_shard(spread: Spread, module: Any) -> None:
     torch, layout = spread.torch, spread.layout
     if any(weight.dim() > 1 and not weight.is_contiguous() for weight in module.parameters()):
         spread.refuse(
-            f"FSDP2 cannot split weights of {_name_of(module)} that are not contiguous, as in torch.channels_last; leave "
+            f"FSDP2 cannot split weights of {_name_of(module)} that are not contiguous, as in channels_last; leave "
             "memory_format out, or use dp in place of shard"
         )
     if not _meshes:
