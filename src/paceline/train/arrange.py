@@ -100,6 +100,7 @@ def _prepared(model: Any, world: World, recipe: Recipe) -> list[Any]:
     """Check a model, move it to its device with the values of rank 0, and return its repeated blocks."""
     _check(model, world)
     _check_hooks(model, world.layout)
+    _check_max_norm(model, world.layout)
     blocks = blocks_of(model)
     recipe.memory.check(model, blocks)
     recipe.precision.convert(model)
@@ -154,6 +155,23 @@ def _check_hooks(model: Any, layout: Layout) -> None:
                 f"layout {layout}: {name} has a gradient hook, which would be lost when the parameter is split; "
                 "put the hook on an output of a module instead, or use a layout with dp only"
             )
+
+
+def _check_max_norm(model: Any, layout: Layout) -> None:
+    """Check that no embedding changes its weights in the forward pass, if ranks see different samples or positions.
+
+    Raises:
+        UsageError: An embedding has `max_norm`: each rank would change the rows that its own samples use.
+    """
+    if layout.samples == 1 and layout.cp == 1:
+        return
+    name = next((name for name, part in model.named_modules() if getattr(part, "max_norm", None) is not None), None)
+    if name is not None:
+        raise UsageError(
+            f"layout {layout}: {name} has max_norm, with which the forward pass changes the weights that a rank's own "
+            "samples use, so ranks would train different weights; limit the norms of all rows after step(), or "
+            "use tp or pp"
+        )
 
 
 def _each(checks: Sequence[Callable[[], None]]) -> None:

@@ -36,6 +36,11 @@ def during_optimizer_step() -> Iterator[None]:
         _running_steps.pop()
 
 
+def in_optimizer_step() -> bool:
+    """Return whether a call of `optimizer.step()` is running, whose errors name the optimizer."""
+    return bool(_running_steps)
+
+
 @contextmanager
 def explain_mixed_tensors(layout: Layout) -> Iterator[None]:
     """Replace torch's error about a split parameter and a whole tensor by one that names a remedy.
@@ -49,9 +54,10 @@ def explain_mixed_tensors(layout: Layout) -> Iterator[None]:
         if _MIXED not in str(error):
             raise
         raise UsageError(
-            f"{layout}: the program computes with a parameter that is split over ranks and with a whole tensor, such "
-            "as in a penalty on the weights (torch: got mixed torch.Tensor and DTensor). For a penalty on all weights, "
-            "use weight_decay of the optimizer; for another one, use the layout dp"
+            f"{layout}: the program computes with a parameter that is split over ranks and with a whole tensor (torch: "
+            "got mixed torch.Tensor and DTensor), as in a penalty on the weights, or in a part of the model that is "
+            "called outside of the forward pass of the model, such as model.head(x). Call such a part in forward(), "
+            "use weight_decay of the optimizer for a penalty on all weights, or use the layout dp"
         ) from error
 
 
@@ -81,7 +87,7 @@ def _plain_tensor(value: Any, name: str) -> Any:
     """
     if all(placement.is_replicate() for placement in value.placements):
         return value.detach()._local_tensor
-    if not _running_steps:
+    if not in_optimizer_step():
         what = "float()" if name == "__float__" else f"{name.strip('_')}()"
         raise UsageError(
             f"{what} would return the number of this rank's part, because parameters and gradients are split over the "

@@ -53,6 +53,8 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
     model.set_reduce_scatter_unused_params(True)
+    for kind in {type(part) for part in (model, *apart)}:
+        kind.__deepcopy__ = _refuse_copy
     if apart:
         _CallOrder(model, apart, mesh)
     return _Unused(model, apart, mesh).forget
@@ -70,6 +72,16 @@ def _check_shapes(model: Any) -> None:
             f"{name} is a scalar parameter, which FSDP2 cannot split (layouts with shard, and dp with tp or pp); "
             "give it the shape (1,), such as nn.Parameter(torch.ones(1)), or use dp, tp or pp alone"
         )
+
+
+def _refuse_copy(model: Any, memo: Any) -> None:
+    """Raise a UsageError for `copy.deepcopy` of a split model, which FSDP2 does not support."""
+    del memo
+    raise UsageError(
+        f"copy.deepcopy() of {type(model).__name__.removeprefix('FSDP')}, whose parameters are split over ranks, is "
+        "impossible; copy the model before setup(), use ema.decay (--ema) for an average of its parameters, or use dp "
+        "in place of shard"
+    )
 
 
 def groups_of(mesh: Any) -> list[Any]:

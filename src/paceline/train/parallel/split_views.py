@@ -16,6 +16,7 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.inprocess import hooks
+from paceline.train.parallel.dtensor_reads import in_optimizer_step
 
 _WAY_OUT = (
     "write to the whole tensor, such as weight.copy_(torch.where(weight > 0, weight, 0)), or use dp in place of shard "
@@ -64,6 +65,8 @@ def _set_item(tensor: Any, index: Any, value: Any) -> None:
         else:
             _tensor().__setitem__(tensor, index, value)
     except (RuntimeError, IndexError) as error:
+        if isinstance(error, RuntimeError) and in_optimizer_step():
+            raise
         raise _error(
             f"an assignment to a part of a tensor that is split over ranks failed ({str(error).splitlines()[0]})"
         ) from error

@@ -1,0 +1,74 @@
+"""Models that a layout cannot train, and copies of split models, are refused by a message with the way out."""
+
+from __future__ import annotations
+
+import pytest
+from tests.train.launching import results_of
+
+PROGRAM = """
+import copy, json, sys
+from pathlib import Path
+import torch
+from torch import nn
+from paceline.core.errors import UsageError
+from paceline.train import Engine
+
+OUT, LAYOUT = Path(sys.argv[1]), sys.argv[2]
+
+
+def limited(kind):
+    return lambda: nn.Sequential(kind(8, 4, max_norm=1.0), nn.Linear(4, 2))
+
+
+def plain():
+    return nn.Sequential(nn.Embedding(8, 4), nn.Linear(4, 2))
+
+
+CASES = {
+    "Embedding": (limited(nn.Embedding), lambda model: None),
+    "EmbeddingBag": (limited(nn.EmbeddingBag), lambda model: None),
+    "deepcopy": (plain, copy.deepcopy),
+    "part": (plain, lambda model: model[1](torch.ones(2, 4))),
+}
+
+
+def error_of(make, use):
+    engine = Engine({"layout": LAYOUT})
+    try:
+        model, _ = engine.setup(make(), lambda model: torch.optim.SGD(model.parameters(), lr=0.1))
+        with engine.micro_step():
+            use(model)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+found = {name: error_of(*case) for name, case in CASES.items() if LAYOUT == "shard=2" or "Embedding" in name}
+if torch.distributed.get_rank() == 0:
+    OUT.write_text(json.dumps(found))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module", params=["dp=2", "shard=2", "pp=2"])
+def errors(request, tmp_path_factory):
+    return request.param, results_of(PROGRAM, 2, tmp_path_factory.mktemp("refused"), request.param)
+
+
+@pytest.mark.parametrize("kind", ["Embedding", "EmbeddingBag"])
+def test_embeddings_that_change_in_the_forward_pass_need_ranks_with_the_same_samples(errors, kind):
+    layout, found = errors
+    assert ("0 has max_norm" in found[kind]) == (layout != "pp=2")
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [("deepcopy", "copy the model before setup()"), ("part", "called outside of the forward pass of the model")],
+)
+def test_uses_of_a_split_model(errors, use, words):
+    layout, found = errors
+    if layout == "shard=2":
+        assert words in found[use]
