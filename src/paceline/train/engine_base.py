@@ -19,8 +19,7 @@ from paceline.train.checkpoints.background import BackgroundSaves
 from paceline.train.checkpoints.export import export
 from paceline.train.comparison.first_step import FirstStep
 from paceline.train.comparison.loss_check import CheckedLoss
-from paceline.train.comparison.outside_parameters import OutsideParameters
-from paceline.train.comparison.replica_check import ReplicaCheck
+from paceline.train.comparison.parameter_checks import OutsideParameters, ReplicaCheck
 from paceline.train.evaluation import evaluated
 from paceline.train.loader_positions import LoaderPositions
 from paceline.train.parallel import dtensor_reads

@@ -70,7 +70,7 @@ def relative(own: Any, expected: Any) -> float:
     return found if found < 1e3 else 1e3
 
 
-def names_of_differing(own: Mapping[str, Any], expected: Mapping[str, Any], item_bytes: int) -> list[str]:
+def names_of_differing(own: Mapping[Any, Any], expected: Mapping[Any, Any], item_bytes: int) -> list[Any]:
     """Return the names of values that differ beyond rounding, or that only one of two dicts has.
 
     Args:

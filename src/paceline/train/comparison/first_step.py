@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,10 +29,9 @@ from paceline.train.comparison.paired_passes import (
     exact_context,
     traced,
 )
-from paceline.train.comparison.restoration import add_noise, restore_models
+from paceline.train.comparison.restoration import StateCheck, add_noise, begin_alike, restore_models
 from paceline.train.parallel import cp_check
 from paceline.train.passes import Loss
-from paceline.train.ranks import random_states
 from paceline.train.ranks.world import World, mesh_axes
 from paceline.train.recipe import Recipe
 from paceline.train.unmodified.state import plain_settings
@@ -207,14 +205,19 @@ class FirstStep:
         passes = make(attempt)
         held = self._arranged.held
         recording = draws.recording(recorded, self._arranged.stages)
-        with self._alike(held), self._state.restored(held) as own_state, traced(held, deep=deep) as own, recording:
+        with (
+            begin_alike(held, self._buffers, self._world),
+            self._state.restored(held) as own_state,
+            traced(held, deep=deep) as own,
+            recording,
+        ):
             passes.on_ranks()
         if self._sharded:
             self._arranged.check_used()  # discard its record of this pass, which is not the first step
         drawn = draws.together(recorded, self._world, joined=attempt.joined)
         whole_model, replaying = self._whole, draws.replaying(drawn)
         with (
-            self._alike(whole_model),
+            begin_alike(whole_model, self._buffers, self._world),
             self._state.restored(whole_model) as whole_state,
             traced(whole_model, deep=deep) as whole,
             replaying,
@@ -233,19 +236,13 @@ class FirstStep:
             UsageError: A value differs from that of the whole model, and results of a later pass depend on it.
         """
         own = differences.names_of_differing(results.own_state, results.whole_state, self._bytes)
-        names = sorted({name for each in self._everyone(own) for name in each})
+        names = sorted({name for each in _of_all_ranks(self._world, own) for name in each})
 
         def matters(which: Sequence[str]) -> bool:
             passes = make(attempt)
             first, second = self._state.run_twice(self._arranged.held, which, lambda: self._outputs_of(passes))
-            return any(
-                self._everyone(
-                    any(
-                        one.shape != two.shape or differences.excess(two, one, self._bytes) > 1
-                        for one, two in zip(first, second, strict=False)
-                    )
-                )
-            )
+            named = dict(enumerate(first)), dict(enumerate(second))
+            return any(_of_all_ranks(self._world, differences.names_of_differing(*named, self._bytes)))
 
         if names and matters(names):
             place = next((name for name in names[:_MOST_NAMES] if matters([name])), names[0])
@@ -253,37 +250,18 @@ class FirstStep:
 
     def _outputs_of(self, passes: PairedPasses) -> list[Any]:
         """Run the split model, and return its outputs and losses."""
-        with self._alike(self._arranged.held), traced(self._arranged.held, deep=False) as outputs:
+        with (
+            begin_alike(self._arranged.held, self._buffers, self._world),
+            traced(self._arranged.held, deep=False) as outputs,
+        ):
             passes.on_ranks()
         return [*(value for key in outputs for value in outputs[key]), *(value for _, value, _ in passes.losses())]
-
-    @contextmanager
-    def _alike(self, model: Any) -> Iterator[None]:
-        """Run a model from the same buffers and random numbers, in full fp32 precision and with gradients enabled."""
-        import torch
-
-        precision = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("highest")
-        drawn = {**random_states.of_torch(self._world.device), **random_states.of_host()}
-        with torch.no_grad():
-            for buffer, before in self._buffers:
-                if any(buffer is own for own in model.buffers()):
-                    buffer.copy_(before)
-        for parameter in model.parameters():
-            parameter.grad = None
-        fused = self._world.device.type != "cpu"
-        try:
-            with torch.enable_grad(), draws.without_attention_dropout() if fused else nullcontext():
-                yield
-        finally:
-            torch.set_float32_matmul_precision(precision)
-            random_states.put(drawn, self._world.device)
 
     def _differences(self, results: Results, attempt: Attempt, noise: dict[str, float]) -> Iterator[Difference]:
         """Yield the values that differ beyond rounding; a collective of all ranks."""
         yield from self._of_outputs(results, attempt, noise)
         for name, own, expected in results.passes.losses():
-            yield from self._difference(name, "", (own, expected), noise)
+            yield from _difference(name, "", (own, expected), self._bytes, noise.get(name, 0.0))
         averaged = self._world.data_group if self._arranged.averages_later else None
         for name, own in synced.gradients(self._arranged.held, averaged):
             if name not in results.gradients:
@@ -293,12 +271,13 @@ class FirstStep:
                 continue
             expected = results.gradients[name]
             expected = own * 0 if expected is None else synced.full(expected)
-            yield from self._difference(f"the gradient of {name}", _owner(name), (own, expected), noise)
+            what = f"the gradient of {name}"
+            yield from _difference(what, _owner(name), (own, expected), self._bytes, noise.get(what, 0.0))
         if attempt.joined or self._world.layout.samples == 1:
             whole = dict(self._whole.named_buffers())
             for name, own in self._arranged.held.named_buffers():
                 if name in whole and own.shape == whole[name].shape and own.is_floating_point():
-                    yield from self._difference(f"buffer {name}", _owner(name), (own, whole[name]), noise)
+                    yield from _difference(f"buffer {name}", _owner(name), (own, whole[name]), self._bytes, 0.0)
 
     def _of_outputs(self, results: Results, attempt: Attempt, noise: dict[str, float]) -> Iterator[Difference]:
         whole = results.whole
@@ -313,20 +292,9 @@ class FirstStep:
                 if not pieces and key[0]:
                     continue  # inside a split part
                 piece = min(pieces, key=lambda each: differences.relative(own, each), default=None)
-                found = self._difference(f"the output of {key[0] or self._name}", key[0], (own, piece), noise, name)
+                what = f"the output of {key[0] or self._name}"
+                found = _difference(what, key[0], (own, piece), self._bytes, noise.get(name, 0.0))
                 yield from (replace(each, place=order[key]) for each in found)
-
-    def _difference(
-        self, what: str, module: str, pair: tuple[Any, Any], noise: dict[str, float], key: str | None = None
-    ) -> Iterator[Difference]:
-        own, expected = pair
-        if expected is None or own.shape != expected.shape:
-            yield Difference(what, module, float("inf"), 1.0, 0)
-            return
-        size = self._bytes if own.dtype.itemsize >= 4 else 2
-        times = differences.excess(own, expected, size, noise.get(key or what, 0.0))
-        if times > 1:
-            yield Difference(what, module, times, differences.relative(own, expected), 0)
 
     def _noise(self, results: Results, attempt: Attempt) -> dict[str, float]:
         """Return the change that rounding causes in each output, loss and gradient of the whole model."""
@@ -335,7 +303,11 @@ class FirstStep:
         first = _by_key(before, results.whole, losses)
 
         def again() -> dict[str, Any]:
-            with self._alike(self._whole), traced(self._whole, deep=False) as whole, draws.replaying(self._replay):
+            with (
+                begin_alike(self._whole, self._buffers, self._world),
+                traced(self._whole, deep=False) as whole,
+                draws.replaying(self._replay),
+            ):
                 results.passes.on_one()
             if not attempt.joined:
                 synced.summed(self._whole, self._world.group("dp", "shard"))
@@ -359,7 +331,7 @@ class FirstStep:
             last = [replace(each, place=10**6 - order.get(each.module, 0)) for each in found if each.what != "the loss"]
             found = outputs or last or found
         first = min(found, key=lambda each: each.place, default=None)
-        every = self._everyone(None if first is None else (first.place, first.what, first.share))
+        every = _of_all_ranks(self._world, None if first is None else (first.place, first.what, first.share))
         place, what, share = min(each for each in every if each is not None)
         raise UsageError(advice.of_difference(self._world.layout, self._name, what, share))
 
@@ -378,7 +350,7 @@ class FirstStep:
             if self._arranged.stages is not None:
                 raise  # the ranks of other stages wait for this one in the schedule, so they cannot exchange results
             why = ("", f"{type(error).__name__}: {error}")
-        failed = [each for each in self._everyone(why) if each is not None]
+        failed = [each for each in _of_all_ranks(self._world, why) if each is not None]
         for kind, what in failed:
             if kind:
                 of_kind = advice.of_draws if kind == draws.DrawnApart.__name__ else advice.of_exchange
@@ -386,14 +358,7 @@ class FirstStep:
         return (None, failed[0][1]) if failed else (result, "")
 
     def _any(self, found: list[Difference]) -> bool:
-        return any(self._everyone(bool(found)))
-
-    def _everyone(self, value: Any) -> list[Any]:
-        import torch
-
-        every: list[Any] = [None] * self._world.layout.ranks
-        torch.distributed.all_gather_object(every, value)
-        return every
+        return any(_of_all_ranks(self._world, bool(found)))
 
     def _tell(self, why: str) -> None:
         if self._world.rank == 0:
@@ -416,6 +381,26 @@ def _copy_changes(whole: Any, held: Any, settings: Mapping[str, Mapping[str, Any
     trained = {name: each.requires_grad for name, each in held.named_parameters()}
     for name, each in whole.named_parameters():
         each.requires_grad_(trained.get(name, each.requires_grad))
+
+
+def _difference(what: str, module: str, pair: tuple[Any, Any], item_bytes: int, noise: float) -> Iterator[Difference]:
+    """Yield the difference of a value of the split model from that of the whole model, if it is beyond rounding."""
+    own, expected = pair
+    if expected is None or own.shape != expected.shape:
+        yield Difference(what, module, float("inf"), 1.0, 0)
+        return
+    times = differences.excess(own, expected, item_bytes if own.dtype.itemsize >= 4 else 2, noise)
+    if times > 1:
+        yield Difference(what, module, times, differences.relative(own, expected), 0)
+
+
+def _of_all_ranks(world: World, value: Any) -> list[Any]:
+    """Return the values of all ranks; a collective."""
+    import torch
+
+    every: list[Any] = [None] * world.layout.ranks
+    torch.distributed.all_gather_object(every, value)
+    return every
 
 
 def _owner(name: str) -> str:

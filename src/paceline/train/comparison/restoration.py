@@ -7,10 +7,11 @@ of the parameter and on the part of it that this rank holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from paceline.train.comparison import draws
 from paceline.train.ranks import random_states
 from paceline.train.ranks.world import World
 from paceline.train.unmodified.snapshot import Snapshot, copy_value
@@ -101,3 +102,99 @@ def _part_of(parameter: Any) -> tuple[int, ...]:
     places = getattr(parameter, "placements", ())
     mesh: Any = getattr(parameter, "device_mesh", None)
     return tuple(mesh.get_local_rank(axis) for axis, each in enumerate(places) if not each.is_replicate())
+
+
+@contextmanager
+def begin_alike(model: Any, buffers: Sequence[tuple[Any, Any]], world: World) -> Iterator[None]:
+    """Run a model from given buffers, in full fp32 precision and with gradients enabled; then restore random numbers.
+
+    Args:
+        model: The model.
+        buffers: Pairs of a buffer, of this model or another one, and the value to begin with.
+        world: The ranks.
+    """
+    import torch
+
+    precision = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    drawn = {**random_states.of_torch(world.device), **random_states.of_host()}
+    with torch.no_grad():
+        for buffer, before in buffers:
+            if any(buffer is own for own in model.buffers()):
+                buffer.copy_(before)
+    for parameter in model.parameters():
+        parameter.grad = None
+    fused = world.device.type != "cpu"
+    try:
+        with torch.enable_grad(), draws.without_attention_dropout() if fused else nullcontext():
+            yield
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        random_states.put(drawn, world.device)
+
+
+class StateCheck:
+    """Values that passes change besides parameters and buffers: attributes of models, and the state of the loss.
+
+    Examples are a counter, a running mean in an attribute, or a queue of earlier outputs in a loss.
+    """
+
+    def __init__(self, models: Sequence[Any]) -> None:
+        """Store the models.
+
+        Args:
+            models: The split model, as it is called and as this rank holds it, and the whole model.
+        """
+        self._models = models
+        self.functions: tuple[Any, ...] = ()  # the loss and its weight, with `train_batch`
+        self.loss_has_state = False  # whether calls of the loss change values outside of the model, such as a counter
+
+    def iterators(self, model: Any = None) -> list[str]:
+        """Return the names of iterators that a model and the loss use. Their positions cannot be restored.
+
+        Args:
+            model: One of the models; None for the loss only.
+        """
+        import torch
+
+        roots = self.functions if model is None else (model, *self.functions)
+        return Snapshot(torch, roots[0], roots[1:], self._ignored(model)).iterators
+
+    @contextmanager
+    def restored(self, model: Any) -> Iterator[dict[str, Any]]:
+        """Restore the changed values of a model and of the loss when the context ends.
+
+        Yields:
+            A dict. When the context ends, it gets copies of the changed values by name; names of attributes of the
+            model begin with a dot.
+        """
+        values: dict[str, Any] = {}
+        with restore_state((model, *self.functions), self._ignored(model)) as changed:
+            yield values
+        values.update({name.removeprefix(type(model).__name__): value for name, value in changed.items()})
+        self.loss_has_state = self.loss_has_state or any(name[0] not in ".[" for name in values)
+
+    def run_twice(self, model: Any, names: Sequence[str], run: Callable[[], Any]) -> tuple[Any, Any]:
+        """Return the results of two passes. In the second one, some values are those after the first one.
+
+        Args:
+            model: The model that runs.
+            names: The names of these values, as `restored` yields them. All other values are restored.
+            run: Runs a pass, and returns its results.
+        """
+        import torch
+
+        root, ignored = type(model).__name__, self._ignored(model)
+        with restore_state((model, *self.functions), ignored):
+            snapshot = Snapshot(torch, model, self.functions, ignored)
+            first = run()
+            snapshot.restore_values(each for each in snapshot.changed() if each.removeprefix(root) not in names)
+            return first, run()
+
+    def _ignored(self, model: Any) -> list[Any]:
+        """Return all parameters and buffers, and the modules of the other models."""
+        own = set() if model is None else set(model.modules())
+        return [
+            *(part for each in self._models for part in each.modules() if part not in own),
+            *(tensor for each in self._models for tensor in (*each.parameters(), *each.buffers())),
+        ]

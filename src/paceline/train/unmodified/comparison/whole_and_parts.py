@@ -238,7 +238,7 @@ class _Comparison:
         if isinstance(way, str) or not self._calls.graded or weighs_nothing(call, way):
             return way, not isinstance(way, str) or self._can_replay
         gradients = GradientComparison(self._exchange, self._calls, call, low_precision=low)
-        joins = {**dict(enumerate(way.joins)), **{place.name: join for place, join in way.slots}}
+        joins: dict[Any, str] = {**dict(enumerate(way.joins)), **{place.name: join for place, join in way.slots}}
         return gradients.difference(joins, whole, own, moved) or way, True
 
     def _mode(self, constant: bool, part: tuple[int, int], row_major: bool) -> Any:

@@ -1,13 +1,18 @@
-"""Checks that ranks with the same parameters have the same gradients and values, in some of the steps.
+"""Checks of parameters on several ranks, in some of the steps.
 
-With `dp`, all ranks take the same optimizer step from the same averaged gradients. Gradients differ if the loss was not
-computed by a call of the module that `setup` returned. Values differ if something outside of the model changes them in
-another way on each rank, such as random numbers in the training loop. The ranks compare the sum and the norm of each
-tensor. In the same steps, all ranks compare the learning rates and other numbers of their optimizers.
+- `OutsideParameters` refuses optimizers that update parameters outside of the model, such as the class centers of a
+  loss. The engine reduces gradients only for parameters of the model. Another parameter gets a gradient from the
+  samples, positions or stages of one rank. If an optimizer updates it, each rank trains its own copy.
+- `ReplicaCheck` compares ranks with the same parameters. With `dp`, all ranks take the same optimizer step from the
+  same averaged gradients. Gradients differ if the loss was not computed by a call of the module that `setup` returned.
+  Values differ if something outside of the model changes them in another way on each rank, such as random numbers in
+  the training loop. The ranks compare the sum and the norm of each tensor, and the learning rates and other numbers of
+  their optimizers.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,7 +20,8 @@ from paceline.core.errors import UsageError
 from paceline.train.comparison.advice import OFF
 from paceline.train.ranks.world import World
 
-_EVERY = 64  # steps between two checks; before that, steps 1, 2, 4, 8 and so on are checked
+_EVERY_LOSSES = 512  # losses between two searches; before that, losses 1, 2, 4, 8 and so on are searched
+_EVERY_STEPS = 64  # steps between two checks; before that, steps 1, 2, 4, 8 and so on are checked
 _TOLERANCE = 1e-6  # of sums and norms, relative to the norm
 _GRADIENT = (
     "the gradient of {name} differs between the ranks after backward. Compute the loss from the module that setup() "
@@ -30,6 +36,82 @@ _SETTING = (
     "{name} of the optimizer differs between the ranks. Set it from a value that all ranks have, such as engine.loss() "
     "or the result of engine.evaluate(), and not from the loss of one rank"
 )
+
+_engines: weakref.WeakSet[OutsideParameters] = weakref.WeakSet()
+_hooks: list[Any] = []
+
+
+class OutsideParameters:
+    """Checks optimizers before their steps, on ranks that compute different parts of a loss."""
+
+    def __init__(self, world: World, checked: bool, model: Any, optimizer: Any) -> None:
+        """Register the check for all optimizers of this process.
+
+        Args:
+            world: The ranks.
+            checked: Whether the recipe allows the check.
+            model: The model as this rank holds it.
+            optimizer: The optimizer of the engine.
+        """
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        self._world, self._optimizer = world, weakref.ref(optimizer)
+        self._own = {id(each) for each in model.parameters()}
+        self._losses = 0
+        self._found: dict[int, weakref.ref[Any]] = {}
+        layout = world.layout
+        self._is_on = checked and layout.samples * layout.cp * layout.pp > 1
+        _engines.add(self)
+        if self._is_on and not _hooks:
+            _hooks.append(register_optimizer_step_pre_hook(lambda optimizer, *given: _check(optimizer)))
+
+    def search(self, loss: Any) -> None:
+        """Find the parameters from which a loss is computed, for some of the losses."""
+        self._losses = number = self._losses + 1
+        if not self._is_on or (number & (number - 1) if number < _EVERY_LOSSES else number % _EVERY_LOSSES):
+            return
+        waiting, seen = [loss.grad_fn], set()
+        while waiting:
+            node = waiting.pop()
+            if node is None or node in seen:
+                continue
+            seen.add(node)
+            waiting += [each for each, _ in node.next_functions]
+            if hasattr(node, "variable"):
+                self._found[id(node.variable)] = weakref.ref(node.variable)
+
+    def check(self, optimizer: Any, own: set[int]) -> None:
+        """Check an optimizer before its step.
+
+        Args:
+            optimizer: The optimizer.
+            own: The ids of the parameters of the models of all engines.
+
+        Raises:
+            UsageError: The optimizer updates a parameter that belongs to none of these models, and the loss of this
+                engine depends on the parameter.
+        """
+        if optimizer is self._optimizer():
+            return
+        parameters: list[Any] = [each for group in optimizer.param_groups for each in group["params"]]
+        for parameter in parameters:
+            reference = self._found.get(id(parameter))
+            is_found = reference is not None and reference() is parameter
+            if is_found and id(parameter) not in own:
+                shape = "x".join(map(str, parameter.shape)) or "a number"
+                raise UsageError(
+                    f"{self._world.layout}: {type(optimizer).__name__} updates a parameter ({shape}) that gets its "
+                    "gradient from the loss, but is not part of the model that setup() was given, so that each rank "
+                    "would train its own copy. Make it part of the model, for example of its last layer. To train "
+                    "without this check, set first_step = false in the section [checks] of the recipe"
+                )
+
+
+def _check(optimizer: Any) -> None:
+    engines = list(_engines)
+    own = {number for engine in engines for number in engine._own}
+    for engine in engines:
+        engine.check(optimizer, own)
 
 
 class ReplicaCheck:
@@ -77,7 +159,7 @@ class ReplicaCheck:
             self._refuse(message, None if place is None else tensors[place][0])
 
     def _is_due(self) -> bool:
-        return not (self._steps & (self._steps - 1) if self._steps < _EVERY else self._steps % _EVERY)
+        return not (self._steps & (self._steps - 1) if self._steps < _EVERY_STEPS else self._steps % _EVERY_STEPS)
 
     def _refuse(self, message: str, name: str | None) -> None:
         if name is not None:
