@@ -792,6 +792,20 @@ def calls_counted_by_an_iterator():
 
 
 @case
+def weights_that_a_forward_pass_limits():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.words, self.last = nn.Embedding(12, 16, max_norm=1.0), nn.Linear(16, 3)
+
+        def forward(self, rows):
+            return self.last(self.words(rows.argmax(1)))
+
+    return fit(Model(), cross)
+
+
+@case
 def gradients_limited_at_some_steps():
     class Model(OnlySometimes):
         def forward(self, rows):

@@ -1340,6 +1340,16 @@ def a_model_that_limits_each_value():
     return fit(Limited(nn.Linear(12, 16), nn.ReLU6(), nn.Linear(16, 3)), cross, (X, Y))
 
 
+@case
+def a_model_with_an_open_file():
+    class Logged(nn.Sequential):
+        def __init__(self, *parts):
+            super().__init__(*parts)
+            self.log = tempfile.TemporaryFile("w")  # noqa: SIM115 - open as long as the model
+
+    return fit(Logged(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 3)), cross, (X, Y))
+
+
 def main():
     for name in sys.argv[1:] or CASES:
         torch.manual_seed(7)

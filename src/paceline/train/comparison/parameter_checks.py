@@ -202,9 +202,12 @@ def _first_difference(tensors: list[Any], group: Any, device: Any) -> int | None
 
     if not tensors:
         return None
-    norms = torch.stack([each.detach().double().norm().to(device) for each in tensors])
-    sums = torch.stack([each.detach().sum(dtype=torch.float64).to(device) for each in tensors])
-    both = torch.cat([norms, sums]).nan_to_num(0.0, 0.0, 0.0)
+    # In the format of the tensor or in fp32, so that no larger copy of a tensor is needed.
+    wide = [torch.float32 if each.dtype.itemsize < 4 else None for each in tensors]
+    pairs = [(each.detach(), dtype) for each, dtype in zip(tensors, wide, strict=True)]
+    norms = [torch.linalg.vector_norm(each, dtype=dtype).double().to(device) for each, dtype in pairs]
+    sums = [each.sum(dtype=dtype).double().to(device) for each, dtype in pairs]
+    both = torch.stack([*norms, *sums]).nan_to_num(0.0, 0.0, 0.0)
     ranges = torch.cat([both, -both])
     torch.distributed.all_reduce(ranges, torch.distributed.ReduceOp.MAX, group=group)
     most, least = ranges.chunk(2)

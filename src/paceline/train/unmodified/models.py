@@ -8,6 +8,7 @@ compared with trial calls with the parts (`comparison`).
 from __future__ import annotations
 
 import functools
+import io
 import sys
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -112,6 +113,7 @@ class SplitCalls:
         if module not in self._ways:
             shards.check_shared(self._spread, module)
             _check_iterators(self._spread, module)
+            _check_max_norm(self._spread, module)
             self._begin_alike(module)
         called = Call.of(self._spread, module, forward, (leaves, spec), rows)
         if self._torch.is_grad_enabled():
@@ -263,12 +265,23 @@ def _check_iterators(spread: Spread, module: Any) -> None:
     """End the program if a model has an iterator attribute, because a comparison would advance the iterator."""
     named = [(f"{name}.{key}", value) for name, part in module.named_modules() for key, value in vars(part).items()]
     for name, value in named:
-        if isinstance(value, Iterator):
+        if isinstance(value, Iterator) and not isinstance(value, io.IOBase):
             spread.refuse(
                 f"{type(module).__name__} has an iterator in its attribute {name.lstrip('.')} "
                 f"({type(value).__name__}), whose position Paceline cannot restore after comparing; use a number, "
                 "such as self.calls += 1, or write the loop with paceline.train"
             )
+
+
+def _check_max_norm(spread: Spread, module: Any) -> None:
+    """End the program if an embedding changes its weights in the forward pass, for the samples of one rank only."""
+    name = next((name for name, part in module.named_modules() if getattr(part, "max_norm", None) is not None), None)
+    if name is not None:
+        spread.refuse(
+            f"{name or type(module).__name__} has max_norm, with which the forward pass changes the weights that a "
+            "rank's own samples use, so ranks would train different weights; limit the norms of all rows after "
+            "optimizer.step() instead"
+        )
 
 
 @contextmanager
