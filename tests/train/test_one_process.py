@@ -106,6 +106,16 @@ def test_a_step_in_the_middle_is_refused():
         engine.step()
 
 
+def test_a_step_of_the_optimizer_by_the_program_is_refused():
+    engine = Engine()
+    model, optimizer = engine.setup(net(), lambda model: torch.optim.AdamW(model.parameters()))
+    with engine.micro_step():
+        engine.backward(loss_of(model(INPUTS), TARGET))
+    with pytest.raises(UsageError, match=r"calls optimizer.step\(\).* call engine.step\(\) instead"):
+        optimizer.step()
+    engine.step()
+
+
 def test_losses_with_and_without_weight_do_not_mix():
     engine, model, _ = engine_of(net(), recipe={"memory": {"micro_batches": 2}})
     with engine.micro_step():

@@ -221,7 +221,7 @@ class Engine(EngineBase):
             factor = factor * (clip / (norm + 1e-6)).clamp(max=1.0)
         if finite:
             gradients.multiply(held, factor)
-            with self._common_draws.active():
+            with self._stepping(), self._common_draws.active():
                 self._optimizer.step()
             self.steps += 1
             if self._average is not None:

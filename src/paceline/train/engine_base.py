@@ -62,6 +62,7 @@ class EngineBase:
         self._replicas: Replicas | None = None
         self._average: AveragedWeights | None = None
         self._tried = 0  # steps, skipped ones too
+        self._is_stepping = False  # whether `step` of the engine runs the optimizer
         self._made_with_state = False  # whether the optimizer has state before a step, as Adagrad has
         self._passes: Passes | None = None
         self._first_step: FirstStep | None = None  # the comparison on the first batch, until it has run
@@ -238,8 +239,35 @@ class EngineBase:
             found["schedule"] = self._schedule.state_dict()
         return found
 
+    @contextmanager
+    def _stepping(self) -> Iterator[None]:
+        """Allow the optimizer to step inside the context."""
+        self._is_stepping = True
+        try:
+            yield
+        finally:
+            self._is_stepping = False
+
+    def _check_stepping(self, *_: Any) -> None:
+        """Raise a UsageError if the program calls the method `step` of the optimizer.
+
+        torch calls the method to create the state of an optimizer into which it loads a checkpoint.
+        """
+        if self._is_stepping:
+            return
+        frame: Any = sys._getframe(1)
+        while frame is not None and frame.f_globals.get("__name__") != "torch.distributed.checkpoint.state_dict":
+            frame = frame.f_back
+        if frame is None:
+            raise UsageError(
+                "the program calls optimizer.step(), which does not clip, count, scale or average as the recipe says; "
+                "call engine.step() instead, and leave optimizer.zero_grad() out"
+            )
+
     def _passes_of(self, arranged: Arranged) -> Passes:
         """Return the forward and backward passes of a model. They search losses for parameters outside of the model."""
+        if hasattr(self._optimizer, "register_step_pre_hook"):
+            self._optimizer.register_step_pre_hook(self._check_stepping)
         if arranged.whole is not None:
             self._replica_check = ReplicaCheck(self.world, arranged.held, self._optimizer)
         outside = OutsideParameters(self.world, self.recipe.checks.first_step, arranged.held, self._optimizer)
