@@ -1,4 +1,4 @@
-"""Number of samples in a batch, selection of samples, and splitting and joining of batches.
+"""Functions that count, select, split and join the samples of batches.
 
 A batch is a tensor with samples in dimension 0, or nested tuples, lists and dictionaries of such tensors. A list can
 also have one entry for each sample, such as the targets of a detection model.
@@ -58,7 +58,7 @@ def _fits(value: Any, count: int, depth: int = 0) -> bool:
 
 
 def is_list_of_samples(values: Sequence[Any], count: int, depth: int = 1) -> bool:
-    """Return whether each entry of a list is a sample, and not one of several inputs of a model.
+    """Return True if each entry of a list is one sample, False if each is one input of the model for all samples.
 
     Args:
         values: The list, or a tuple.
@@ -82,7 +82,7 @@ def is_list_of_samples(values: Sequence[Any], count: int, depth: int = 1) -> boo
 
 
 def _are_samples(values: Sequence[Mapping[Any, Any]]) -> bool:
-    """Return whether each of one or two dictionaries is a sample, and not one of several inputs.
+    """Return True if each dictionary is one sample, False if each is one input of the model for all samples.
 
     Raises:
         UsageError: Both are possible.
@@ -96,7 +96,7 @@ def _are_samples(values: Sequence[Mapping[Any, Any]]) -> bool:
 
 
 def _tensors_are_samples(values: Sequence[Any]) -> bool:
-    """Return whether each tensor of a list is a sample, and not one of several inputs.
+    """Return True if each tensor is one sample, False if each is one input of the model for all samples.
 
     Raises:
         UsageError: Both are possible.
@@ -120,7 +120,7 @@ def _are(kinds: Any, values: Sequence[Any]) -> bool:
 
 
 def select_rows(batch: Any, size: int, rows: Sequence[int]) -> Any:
-    """Return some samples of a batch that a `collate_fn` has made, as the same type of container.
+    """Return some samples of a batch that a `collate_fn` returned, in a container of the same type.
 
     Args:
         batch: The batch.

@@ -20,7 +20,7 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.train.batch_samples import select_rows
-from paceline.train.loader_positions import SEVERAL_LOOPS, BatchPosition
+from paceline.train.checkpoints.loader_positions import SEVERAL_LOOPS, BatchPosition
 from paceline.train.ranks import agreement, random_states
 from paceline.train.ranks.world import World, state_of
 
@@ -45,13 +45,13 @@ class Order:
 
     @property
     def sampler(self) -> Any:
-        """The sampler; the batch sampler if it is of the program."""
+        """The sampler, or the batch sampler if the program defines one."""
         from torch.utils.data import BatchSampler
 
         return self._batches.sampler if type(self._batches) is BatchSampler else self._batches
 
     def length(self) -> int | None:
-        """Return the number of batches of an epoch; None for a batch sampler without a length."""
+        """Return the number of batches per epoch, or None if the batch sampler has no length."""
         with suppress(TypeError):
             return len(self)
         return None
@@ -184,7 +184,7 @@ class RankBatchSampler:
 
 
 class WholeBatchSampler(RankBatchSampler):
-    """A batch sampler that yields whole batches, of which a rank selects its samples after they were read."""
+    """A batch sampler that yields whole batches. After a batch was read, the rank selects its samples."""
 
     def __init__(self, order: Order, world: World, micro_batches: int) -> None:
         super().__init__(order, world, micro_batches)
@@ -392,7 +392,7 @@ class ResumableLoader:
 
 
 def _is_due(number: int) -> bool:
-    """Return whether the indices up to a batch of an epoch are compared; the first batch has number 1."""
+    """Return whether ranks compare their indices after this batch of an epoch; the first batch has number 1."""
     return number & (number - 1) == 0 or number % 64 == 0
 
 

@@ -17,11 +17,11 @@ from paceline.train.average import AveragedWeights
 from paceline.train.checkpoints import folder as checkpoints
 from paceline.train.checkpoints.background import BackgroundSaves
 from paceline.train.checkpoints.export import export
+from paceline.train.checkpoints.loader_positions import LoaderPositions
 from paceline.train.comparison.first_step import FirstStep
 from paceline.train.comparison.loss_check import CheckedLoss
 from paceline.train.comparison.parameter_checks import OutsideParameters, ReplicaCheck
 from paceline.train.evaluation import evaluated
-from paceline.train.loader_positions import LoaderPositions
 from paceline.train.parallel import dtensor_reads
 from paceline.train.parallel.asynchronous import Rounds, Staleness
 from paceline.train.parallel.replicas import Replicas

@@ -282,7 +282,7 @@ def is_one(factor: Any) -> bool:
 
 
 def inverse(factor: Any) -> Any:
-    """Return 1 divided by a factor of gradients; 1 if the factor is 0, because the gradients are 0 then."""
+    """Return 1 / factor, or 1 for a factor of 0, with which all gradients are 0."""
     return 1 / factor if isinstance(factor, float) else (1 / factor).where(factor != 0, 1.0)
 
 

@@ -29,7 +29,7 @@ from paceline.train.batches import (
     WholeBatchSampler,
     why_not,
 )
-from paceline.train.loader_positions import LoaderPositions
+from paceline.train.checkpoints.loader_positions import LoaderPositions
 from paceline.train.parallel import cp
 from paceline.train.ranks import agreement
 from paceline.train.ranks.world import World
@@ -357,7 +357,7 @@ class OurPart:
         self._state = part.state_dict()
 
     def state(self) -> dict[str, Any]:
-        """Return the position as values that JSON can store."""
+        """Return the position in a form that JSON can store."""
         part = self._part
         return dict(self._state if part is None else part.state_dict())
 

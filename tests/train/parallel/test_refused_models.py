@@ -1,4 +1,4 @@
-"""Models that a layout cannot train, and copies of split models, are refused by a message with the way out."""
+"""Models that a layout cannot train, and copies of split models, raise an error that names an alternative."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ _BY_AXIS = {
 OFF = "To train without this check, set first_step = false in the section [checks] of the recipe"
 
 
-def of_difference(layout: Layout, name: str, what: str, share: float) -> str:
+def difference_message(layout: Layout, name: str, what: str, share: float) -> str:
     """Return the message for a split model that computes different values than the whole model.
 
     Args:
@@ -35,7 +35,7 @@ def of_difference(layout: Layout, name: str, what: str, share: float) -> str:
     )
 
 
-def of_loss_over_samples(layout: Layout, call: int, whole: float, mean: float) -> str:
+def loss_message(layout: Layout, call: int, whole: float, mean: float) -> str:
     """Return the message for a loss that is not a mean over samples.
 
     Args:
@@ -51,17 +51,17 @@ def of_loss_over_samples(layout: Layout, call: int, whole: float, mean: float) -
     )
 
 
-def of_state(layout: Layout, name: str, place: str) -> str:
-    """Return the message for a value that a pass computes from the samples of a batch, and that later passes use.
+def state_message(layout: Layout, name: str, value_name: str) -> str:
+    """Return the message for a value, such as a running mean, that each rank computes from its own samples.
 
     Args:
         layout: The layout of the run.
         name: The class name of the model.
-        place: The name of the value: of an attribute of the model, with a dot before it, or of another value.
+        value_name: The name of the value. The name of an attribute of the model begins with a dot.
     """
     for number, function in enumerate(("the loss", "the weight")):
-        place = place.replace(f"argument {number}", function)
-    what = f"{name}{place}" if place.startswith((".", "[")) else place
+        value_name = value_name.replace(f"argument {number}", function)
+    what = f"{name}{value_name}" if value_name.startswith((".", "[")) else value_name
     return (
         f"{layout}: {what} gets another value on {layout.ranks} ranks than on one, and later steps depend on it, so "
         "training differs from that of one process. Each rank has only some of the samples or positions: compute the "
@@ -69,7 +69,7 @@ def of_state(layout: Layout, name: str, place: str) -> str:
     )
 
 
-def of_draws(layout: Layout, name: str, what: str) -> str:
+def draws_message(layout: Layout, name: str, what: str) -> str:
     """Return the message for ranks of one tp group that draw different random numbers."""
     return (
         f"{layout}: ranks of one tp group draw different random numbers ({what}) in {name} for the same activations; "
@@ -77,7 +77,7 @@ def of_draws(layout: Layout, name: str, what: str) -> str:
     )
 
 
-def of_exchange(layout: Layout, name: str, what: str) -> str:
+def exchange_message(layout: Layout, name: str, what: str) -> str:
     """Return the message for a model or a loss that exchanges tensors between ranks itself."""
     return (
         f"{layout}: {name} or its loss exchanges tensors between ranks itself ({what}), and the engine also "
@@ -85,6 +85,6 @@ def of_exchange(layout: Layout, name: str, what: str) -> str:
     )
 
 
-def of_no_comparison(layout: Layout, name: str, why: str) -> str:
+def no_comparison_message(layout: Layout, name: str, why: str) -> str:
     """Return the notice that a model is not compared, with the reason."""
     return f"{layout}: {name} is not compared with one process: {why}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -205,29 +206,32 @@ class FirstStep:
         passes = make(attempt)
         held = self._arranged.held
         recording = draws.recording(recorded, self._arranged.stages)
-        with (
-            begin_alike(held, self._buffers, self._world),
-            self._state.restored(held) as own_state,
-            traced(held, deep=deep) as own,
-            recording,
-        ):
+        with self._start(held, deep=deep) as (own_state, own), recording:
             passes.on_ranks()
         if self._sharded:
             self._arranged.check_used()  # discard its record of this pass, which is not the first step
         drawn = draws.together(recorded, self._world, joined=attempt.joined)
-        whole_model, replaying = self._whole, draws.replaying(drawn)
-        with (
-            begin_alike(whole_model, self._buffers, self._world),
-            self._state.restored(whole_model) as whole_state,
-            traced(whole_model, deep=deep) as whole,
-            replaying,
-        ):
+        with self._start(self._whole, deep=deep) as (whole_state, whole), draws.replaying(drawn):
             passes.on_one()
         self._replay = drawn
         if not attempt.joined:
             synced.summed(self._whole, self._world.group("dp", "shard"))
         gradients = {name: p.grad for name, p in self._whole.named_parameters() if p.requires_grad}
         return Results(own, whole, passes, gradients, own_state, whole_state)
+
+    @contextmanager
+    def _start(self, model: Any, *, deep: bool) -> Iterator[tuple[dict[str, Any], Outputs]]:
+        """Start a pass of a model from the same state, and restore the state at the end.
+
+        Yields:
+            The changed values by name, which are there at the end, and the outputs of the model or of all its modules.
+        """
+        with (
+            begin_alike(model, self._buffers, self._world),
+            self._state.restored(model) as values,
+            traced(model, deep=deep) as outputs,
+        ):
+            yield values, outputs
 
     def _check_state(self, results: Results, attempt: Attempt, make: Callable[[Attempt], PairedPasses]) -> None:
         """Compare the values that both passes changed, such as a running mean in an attribute.
@@ -246,7 +250,7 @@ class FirstStep:
 
         if names and matters(names):
             place = next((name for name in names[:_MOST_NAMES] if matters([name])), names[0])
-            raise UsageError(advice.of_state(self._world.layout, self._name, place))
+            raise UsageError(advice.state_message(self._world.layout, self._name, place))
 
     def _outputs_of(self, passes: PairedPasses) -> list[Any]:
         """Run the split model, and return its outputs and losses."""
@@ -303,11 +307,7 @@ class FirstStep:
         first = _by_key(before, results.whole, losses)
 
         def again() -> dict[str, Any]:
-            with (
-                begin_alike(self._whole, self._buffers, self._world),
-                traced(self._whole, deep=False) as whole,
-                draws.replaying(self._replay),
-            ):
+            with self._start(self._whole, deep=False) as (_, whole), draws.replaying(self._replay):
                 results.passes.on_one()
             if not attempt.joined:
                 synced.summed(self._whole, self._world.group("dp", "shard"))
@@ -333,7 +333,7 @@ class FirstStep:
         first = min(found, key=lambda each: each.place, default=None)
         every = _of_all_ranks(self._world, None if first is None else (first.place, first.what, first.share))
         place, what, share = min(each for each in every if each is not None)
-        raise UsageError(advice.of_difference(self._world.layout, self._name, what, share))
+        raise UsageError(advice.difference_message(self._world.layout, self._name, what, share))
 
     def _agreed(self, run: Callable[[], Results]) -> tuple[Results | None, str]:
         """Run a function on all ranks; return its result and "", or None and the reason if a rank failed."""
@@ -353,8 +353,8 @@ class FirstStep:
         failed = [each for each in _of_all_ranks(self._world, why) if each is not None]
         for kind, what in failed:
             if kind:
-                of_kind = advice.of_draws if kind == draws.DrawnApart.__name__ else advice.of_exchange
-                raise UsageError(of_kind(self._world.layout, self._name, what))
+                message_of = advice.draws_message if kind == draws.DrawnApart.__name__ else advice.exchange_message
+                raise UsageError(message_of(self._world.layout, self._name, what))
         return (None, failed[0][1]) if failed else (result, "")
 
     def _any(self, found: list[Difference]) -> bool:
@@ -362,7 +362,7 @@ class FirstStep:
 
     def _tell(self, why: str) -> None:
         if self._world.rank == 0:
-            sys.stderr.write(f"paceline: {advice.of_no_comparison(self._world.layout, self._name, why)}\n")
+            sys.stderr.write(f"paceline: {advice.no_comparison_message(self._world.layout, self._name, why)}\n")
 
 
 def _copy_changes(whole: Any, held: Any, settings: Mapping[str, Mapping[str, Any]]) -> None:
@@ -384,7 +384,7 @@ def _copy_changes(whole: Any, held: Any, settings: Mapping[str, Mapping[str, Any
 
 
 def _difference(what: str, module: str, pair: tuple[Any, Any], item_bytes: int, noise: float) -> Iterator[Difference]:
-    """Yield the difference of a value of the split model from that of the whole model, if it is beyond rounding."""
+    """Yield a `Difference` if two values differ by more than rounding: of the split model and of the whole model."""
     own, expected = pair
     if expected is None or own.shape != expected.shape:
         yield Difference(what, module, float("inf"), 1.0, 0)
@@ -395,7 +395,7 @@ def _difference(what: str, module: str, pair: tuple[Any, Any], item_bytes: int, 
 
 
 def _of_all_ranks(world: World, value: Any) -> list[Any]:
-    """Return the values of all ranks; a collective."""
+    """Gather the values of all ranks; a collective."""
     import torch
 
     every: list[Any] = [None] * world.layout.ranks
@@ -427,7 +427,7 @@ def copied(model: Any, world: World, recipe: Recipe) -> Any:
             why = f"it cannot be copied ({type(error).__name__}: {error})"
     if found is None:
         if world.rank == 0:
-            sys.stderr.write(f"paceline: {advice.of_no_comparison(world.layout, type(model).__name__, why)}\n")
+            sys.stderr.write(f"paceline: {advice.no_comparison_message(world.layout, type(model).__name__, why)}\n")
         return None
     for own, other in zip(model.parameters(), found.parameters(), strict=True):
         for hook in (own._backward_hooks or {}).values():  # hooks of the user, which the copy must not run

@@ -71,7 +71,7 @@ class CheckedLoss:
         largest = [float(value.detach().abs().max()) for value in samples.numbers(output) if value.numel()]
         rounding = 8 * size * max(largest, default=0.0)
         if whole == again and abs(whole - mean) > max(_TOLERANCE, 8 * size) * scale + rounding:
-            raise UsageError(advice.of_loss_over_samples(self._layout, self._calls, whole, mean))
+            raise UsageError(advice.loss_message(self._layout, self._calls, whole, mean))
 
     def _compute(self, output: Any, target: Any) -> tuple[float, float, float]:
         """Return the loss, its weight, and the machine epsilon of its format."""

@@ -98,7 +98,7 @@ def _local(parameter: Any) -> Any:
 
 
 def _part_of(parameter: Any) -> tuple[int, ...]:
-    """Return which part of a parameter this rank holds: its indices on the mesh axes that split the parameter."""
+    """Return the indices of this rank on the mesh axes over which a parameter is split."""
     places = getattr(parameter, "placements", ())
     mesh: Any = getattr(parameter, "device_mesh", None)
     return tuple(mesh.get_local_rank(axis) for axis, each in enumerate(places) if not each.is_replicate())
@@ -106,7 +106,9 @@ def _part_of(parameter: Any) -> tuple[int, ...]:
 
 @contextmanager
 def begin_alike(model: Any, buffers: Sequence[tuple[Any, Any]], world: World) -> Iterator[None]:
-    """Run a model from given buffers, in full fp32 precision and with gradients enabled; then restore random numbers.
+    """Start a pass of a model from given buffers and without gradients, in full fp32 precision.
+
+    At the end, the random states are restored.
 
     Args:
         model: The model.

@@ -59,9 +59,9 @@ def postponed() -> Iterator[None]:
 
 
 def check_losses(module: Any, world: World) -> None:
-    """Register a hook that refuses a loss that skips a position next to another rank's part.
+    """Register a hook that raises an error if the loss ignores a position at a boundary between two parts.
 
-    A loss is refused if it skips a position in each of the first `_CHECKED_LOSSES` backward passes.
+    The loss must ignore such a position in each of the first `_CHECKED_LOSSES` backward passes.
 
     Args:
         module: The module that is called.
@@ -96,7 +96,7 @@ def check_losses(module: Any, world: World) -> None:
 
 
 def _skips_positions(gradient: Any, part: int, parts: int) -> bool:
-    """Return whether a position next to another rank's part has no gradient, or is the only position with a gradient.
+    """Return whether only a boundary position has no gradient, or only a boundary position has one.
 
     Args:
         gradient: The gradient of an output, [batch, length, ...].

@@ -107,11 +107,11 @@ def wrap(model: Any, group: Any, device: Any, exchange: GradientExchange) -> Any
 
 @cache
 def _replica_type() -> Any:
-    """Return a subclass of DistributedDataParallel with the attributes, methods and state dict of the model."""
+    """Return the class `Replica`, which is created late because it needs torch."""
     from torch.nn.parallel import DistributedDataParallel
 
     class Replica(DistributedDataParallel):
-        """A model whose gradients DDP averages. Its attributes are those of the model, except for those of DDP."""
+        """DDP that gets and sets the attributes of the model that it wraps, except for its own attributes."""
 
         def __getattr__(self, name: str) -> Any:
             if name in vars(self)["_modules"] or "module" not in vars(self)["_modules"]:

@@ -185,7 +185,7 @@ def test_our_loader_goes_on_exactly(program, way, save_at, tmp_path):
 
 @pytest.fixture(scope="module")
 def on_two_ranks(program, folder):
-    """For each way and save: the losses before it on one rank, and the losses after it on the other layout."""
+    """Return the losses before the checkpoint on one layout and after it on the other, for each program and save."""
     cases = list(itertools.product(["same_object", "new_object", "ours", "ours_new"], [2, 8, "end"]))
     work, alone = [], {}
     for way, save_at in cases:

@@ -25,10 +25,10 @@ class LoaderPosition(Protocol):
     was_read: bool  # whether a loop over the loader began since it was added or a checkpoint was loaded
 
     def state(self) -> dict[str, Any]:
-        """Return the position as values that JSON can store."""
+        """Return the position in a form that JSON can store."""
 
     def follow(self, earlier: Any) -> None:
-        """Take over what is known of an earlier loader, which this loader replaces."""
+        """Copy the information about an earlier loader, which this loader replaces."""
 
 
 class PositionedPart(Protocol):
@@ -65,7 +65,7 @@ class BatchPosition:
         self.taken, self.was_left, self.was_read = taken, False, True
 
     def state(self) -> dict[str, Any]:
-        """Return the position as values that JSON can store."""
+        """Return the position in a form that JSON can store."""
         taken = 0 if self.was_left and self.leaves_epochs else self.taken
         begun = self.begun if taken else None
         generator = self.generator if self.keeps_generator else None
@@ -85,14 +85,14 @@ class BatchPosition:
         }
 
     def load_habits(self, state: Mapping[str, Any]) -> None:
-        """Restore what a checkpoint tells about how the program uses the loader."""
+        """Restore how the program uses the loader: whether it creates a new one, or leaves loops, in each epoch."""
         self.leaves_epochs = state.get("leaves_epochs", False)
         self.is_renewed = state.get("is_renewed", False)
         self.keeps_generator = state.get("keeps_generator", True)
         self.was_left, self.assumed = False, ""
 
     def follow(self, earlier: Any) -> None:
-        """Take over what is known of an earlier loader, which this loader replaces.
+        """Copy the information about an earlier loader, which this loader replaces.
 
         Raises:
             UsageError: The earlier loader wrongly continued from a checkpoint as if it were the only one.
@@ -156,7 +156,7 @@ class LoaderPositions:
         self._entries[number : number + 1] = [_Entry(weakref.ref(loader), part.position)]
 
     def state(self) -> list[Any]:
-        """Return all positions as values that JSON can store."""
+        """Return all positions in a form that JSON can store."""
         return [entry.position.state() for entry in self._entries]
 
     def load(self, states: Sequence[Any]) -> None:
