@@ -169,18 +169,30 @@ class RankBatchSampler:
             yield self.last_indices
 
     def _part_of(self, batch: list[int], part: int) -> list[int]:
-        """Return the sample indices of one rank's part of a batch: an equal share of each micro-batch.
+        return part_of_indices(batch, part, self._world.layout.samples, self._micro_batches)
 
-        All ranks together then compute the same micro-batches as one process, so layers that see a whole
-        micro-batch, such as BatchNorm, give the same result.
-        """
-        parts = self._world.layout.samples
-        if len(batch) % parts:
-            raise UsageError(f"a batch of {len(batch)} samples cannot be split into {parts} equal parts")
-        pieces = self._micro_batches if len(batch) % (parts * self._micro_batches) == 0 else 1
-        size = len(batch) // (parts * pieces)
-        begins = range(part * size, len(batch), parts * size)
-        return [number for begin in begins for number in batch[begin : begin + size]]
+
+def part_of_indices(batch: list[int], part: int, parts: int, micro_batches: int) -> list[int]:
+    """Return the sample indices of one rank's part of a batch: an equal share of each micro-batch.
+
+    All ranks together then compute the same micro-batches as one process, so layers that see a whole micro-batch, such
+    as BatchNorm, give the same result.
+
+    Args:
+        batch: The sample indices of the batch.
+        part: The index of the part, from 0.
+        parts: The number of parts.
+        micro_batches: The number of micro-batches of each rank.
+
+    Raises:
+        UsageError: The batch cannot be split into equal parts.
+    """
+    if len(batch) % parts:
+        raise UsageError(f"a batch of {len(batch)} samples cannot be split into {parts} equal parts")
+    pieces = micro_batches if len(batch) % (parts * micro_batches) == 0 else 1
+    size = len(batch) // (parts * pieces)
+    begins = range(part * size, len(batch), parts * size)
+    return [number for begin in begins for number in batch[begin : begin + size]]
 
 
 class WholeBatchSampler(RankBatchSampler):
@@ -315,7 +327,7 @@ class ResumableLoader:
             with self._world.drawing("loading"), self._reading.of_batch():
                 batch = next(iterator, self)
             number += 1
-            if self._compared and (self._why or batch is self or _is_due(number)):
+            if self._compared and (self._why or batch is self or agreement.is_due(number)):
                 self._check_indices()
             if batch is self:
                 break
@@ -389,11 +401,6 @@ class ResumableLoader:
                 f"paceline: the checkpoint was saved when the program had left a loop over a loader after {taken} of "
                 f"{state['batches']} batches; the next loop reads the rest of this epoch\n"
             )
-
-
-def _is_due(number: int) -> bool:
-    """Return whether ranks compare their indices after this batch of an epoch; the first batch has number 1."""
-    return number & (number - 1) == 0 or number % 64 == 0
 
 
 def why_not(loader: Any) -> str | None:

@@ -83,25 +83,25 @@ class Engine(EngineBase):
         optimizers.check_maker(optimizer)
         source = source_of(model, self.recipe, init, weights)
         arranged = arrange(
-            model, self.world, self.recipe, sample, partial(copied, world=self.world, recipe=self.recipe)
+            model, self._world, self.recipe, sample, partial(copied, world=self._world, recipe=self.recipe)
         )
         if source is not None:
-            fill(source, arranged.held, self.world)
+            fill(source, arranged.held, self._world)
         self._optimizer = optimizers.made(optimizer, arranged.held)
         self._passes = self._passes_of(arranged)
         self._made_with_state = bool(self._optimizer.state)
-        self._replicas = replicas_of(self.recipe.local, self.recipe.asynchronous, model, self.world)
+        self._replicas = replicas_of(self.recipe.local, self.recipe.asynchronous, model, self._world)
         if self.recipe.ema.decay is not None:
             stages = [arranged.held] if arranged.stages is None else [part for _, part in arranged.stages.modules]
             self._average = AveragedWeights(arranged.held, stages, self.recipe.ema.decay)
-        draw_apart(self.world)
+        draw_apart(self._world)
         self._schedule = optimizers.schedule_of(schedule, self._optimizer)
         self._loss, self._weight = loss, weight
         if arranged.stages is None:
-            draw_within(arranged.module, self.world)
+            draw_within(arranged.module, self._world)
             arranged.module.register_forward_hook(lambda _, __, output: self._weights.guard(output))
         if arranged.whole is not None:
-            self._first_step = FirstStep(arranged, self.world, self.recipe).register()
+            self._first_step = FirstStep(arranged, self._world, self.recipe).register()
         return arranged.module, self._optimizer
 
     def loader(self, loader: Any) -> Any:
@@ -110,8 +110,9 @@ class Engine(EngineBase):
         The global batches are those of one process. Each loop over the result is an epoch.
 
         Args:
-            loader: torch's `DataLoader`, or `paceline.data.Loader`. `save` and `load` include its position. The same
-                object has the same position in each call; a new object replaces one that the program no longer has.
+            loader: torch's `DataLoader`, `paceline.data.Loader`, or a generator of whole batches. `save` and `load`
+                include its position. The same object has the same position in each call; a new object replaces one
+                that the program no longer has.
 
         Raises:
             UsageError: The loader or its batches cannot be split, or a loaded checkpoint is of another data set.
@@ -119,7 +120,7 @@ class Engine(EngineBase):
         """
         checked = self.recipe.checks.samples and not self.recipe.apart
         return loaders.split(
-            loader, self.world, self._loader_positions, self._planned, dealt=self._dealt, checked=checked
+            loader, self._world, self._loader_positions, self._planned, dealt=self._dealt, checked=checked
         )
 
     def split(self, batch: Any) -> list[Any]:
@@ -173,7 +174,7 @@ class Engine(EngineBase):
 
         Call it before `step()`.
         """
-        return float(self._weights.mean(self.world.group("pp")))
+        return float(self._weights.mean(self._world.group("pp")))
 
     def step(self) -> Step:
         """Clip the gradients, update the parameters, and advance the schedule.
@@ -194,6 +195,8 @@ class Engine(EngineBase):
         if not self._weights.count:
             raise UsageError("step() without a loss: call engine.backward(loss) or engine.train_batch() before step()")
         arranged.check_used()
+        if self._own_batches is not None:
+            self._own_batches.check(self._weights.own_sum)
         if self._replica_check is not None:
             self._replica_check.before_step()
         result = self._update(arranged.held)
@@ -215,7 +218,7 @@ class Engine(EngineBase):
         as_they_are = clip is None and scale is None and gradients.is_one(factor)
         held = [] if as_they_are else [p.grad for p in model.parameters() if p.grad is not None]
         if clip is not None or scale is not None:
-            norm = gradients.norm_of(held, self.device, self.world.group("pp")) * factor
+            norm = gradients.norm_of(held, self.device, self._world.group("pp")) * factor
         finite = scale is None or bool(norm.isfinite())
         if clip is not None:
             factor = factor * (clip / (norm + 1e-6)).clamp(max=1.0)

@@ -19,7 +19,7 @@ from paceline.train.checkpoints.background import BackgroundSaves
 from paceline.train.checkpoints.export import export
 from paceline.train.checkpoints.loader_positions import LoaderPositions
 from paceline.train.comparison.first_step import FirstStep
-from paceline.train.comparison.loss_check import CheckedLoss
+from paceline.train.comparison.loss_check import CheckedLoss, OwnBatchCheck
 from paceline.train.comparison.parameter_checks import OutsideParameters, ReplicaCheck
 from paceline.train.evaluation import evaluated
 from paceline.train.parallel import dtensor_reads
@@ -27,7 +27,7 @@ from paceline.train.parallel.asynchronous import Rounds, Staleness
 from paceline.train.parallel.replicas import Replicas
 from paceline.train.passes import Loss, Passes
 from paceline.train.ranks.random_states import CommonDraws
-from paceline.train.ranks.world import join, leave, meet
+from paceline.train.ranks.world import World, join, leave, meet
 from paceline.train.recipe import Recipe, of
 
 
@@ -46,19 +46,20 @@ class EngineBase:
         """
         self._owns_group = meet()
         settings = self.recipe = of(recipe)
-        self.world = join(settings.layout, settings.process_group.timeout_s)
-        settings.precision.check_device(self.world.device)
+        self._world = join(settings.layout, settings.process_group.timeout_s)
+        settings.precision.check_device(self._world.device)
         settings.precision.set_matmul()
         self.scale = settings.precision.scale()
         self.steps = 0  # applied ones
-        self._common_draws = CommonDraws(None if settings.apart else self.world.replica_group, self.world.device)
+        self._common_draws = CommonDraws(None if settings.apart else self._world.replica_group, self._world.device)
         self._background_saves = BackgroundSaves()
         self._loader_positions = LoaderPositions()
         self._planned = settings.micro_batches
         self._tell_micro_batches()
         self._dealt = settings.asynchronous.max_staleness is not None
-        group = None if self._dealt else self.world.data_group
-        self._weights = gradients.Weights(self._planned, self.world.device, group, not settings.apart)
+        group = None if self._dealt else self._world.data_group
+        self._weights = gradients.Weights(self._planned, self._world.device, group, not settings.apart)
+        self._own_batches = OwnBatchCheck.of(self._world, settings)
         self._replicas: Replicas | None = None
         self._average: AveragedWeights | None = None
         self._tried = 0  # steps, skipped ones too
@@ -91,14 +92,20 @@ class EngineBase:
             self.close()
 
     @property
+    def world(self) -> World:
+        """The ranks. A program that reads it is expected to split its batches itself."""
+        self._own_batches = None
+        return self._world
+
+    @property
     def device(self) -> Any:
         """The `torch.device` of this rank."""
-        return self.world.device
+        return self._world.device
 
     @property
     def is_first(self) -> bool:
         """Whether this rank is rank 0, which prints."""
-        return self.world.rank == 0
+        return self._world.rank == 0
 
     def evaluate(self, loader: Any, **measures: Callable[[Any, Any], Any]) -> dict[str, float]:
         """Return the mean loss over all batches of a loader, as one process computes it; all ranks call it.
@@ -119,7 +126,7 @@ class EngineBase:
             raise UsageError(
                 "evaluate() needs the loss: setup(model, optimizer, loss=torch.nn.functional.cross_entropy)"
             )
-        return evaluated(self._ready().arranged, self.world, loader, {**loss, **measures}, self._weight, self._context)
+        return evaluated(self._ready().arranged, self._world, loader, {**loss, **measures}, self._weight, self._context)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -175,7 +182,7 @@ class EngineBase:
         state = checkpoints.state(
             arranged.held, self._optimizer, self._replicas, stepped=self.steps > 0 or self._made_with_state
         )
-        tensors = {**state, **self._averages(), "random": self.world.draws()}
+        tensors = {**state, **self._averages(), "random": self._world.draws()}
         contents = checkpoints.contents_of(tensors, self._progress(), extra)
         if wait:
             self._background_saves.finish()
@@ -196,8 +203,8 @@ class EngineBase:
         self._check_not_averaged("load")
         held, updates = self._ready().arranged.held, (self._optimizer, self._replicas)
         progress = checkpoints.read_progress(Path(folder), self._progress())
-        stepped, same = progress["steps"] > 0 or self._made_with_state, progress["drawn_as"] == self.world.drawn_as
-        state, random = checkpoints.state(held, *updates, stepped=stepped), self.world.draws()
+        stepped, same = progress["steps"] > 0 or self._made_with_state, progress["drawn_as"] == self._world.drawn_as
+        state, random = checkpoints.state(held, *updates, stepped=stepped), self._world.draws()
         frozen = checkpoints.load(Path(folder), {**state, **self._averages(), "random": random}, same_ranks=same)
         checkpoints.apply(state, held, *updates, stepped=stepped, frozen=frozen)
         self.steps, self._tried = int(progress["steps"]), int(progress["tried_steps"])
@@ -209,7 +216,7 @@ class EngineBase:
             groups = self._optimizer.param_groups
             own = self._schedule.state_dict()
             self._schedule.load_state_dict(checkpoints.schedule_of_groups(own, progress["schedule"], groups))
-        self.world.draw_on(progress["random"], random if same else None)
+        self._world.draw_on(progress["random"], random if same else None)
         self._loader_positions.load(progress["loaders"])
         return checkpoints.read_extra(Path(folder))
 
@@ -222,15 +229,15 @@ class EngineBase:
         Raises:
             UsageError: The path has another ending.
         """
-        export(self._ready().arranged.held, self.world, Path(path))
+        export(self._ready().arranged.held, self._world, Path(path))
 
     def _progress(self) -> dict[str, Any]:
         """Return the JSON values that a checkpoint needs besides the model and the optimizer."""
         found: dict[str, Any] = {"steps": self.steps, "tried_steps": self._tried}
         found["loaders"] = self._loader_positions.state()
-        found["random"], found["drawn_as"] = self.world.drawn(), self.world.drawn_as
+        found["random"], found["drawn_as"] = self._world.drawn(), self._world.drawn_as
         if self._replicas is not None:
-            found["replicas"] = self.world.layout.dp
+            found["replicas"] = self._world.layout.dp
         if self._average is not None:
             found["ema_updates"] = self._average.updates
         if self.scale is not None:
@@ -269,8 +276,8 @@ class EngineBase:
         if hasattr(self._optimizer, "register_step_pre_hook"):
             self._optimizer.register_step_pre_hook(self._check_stepping)
         if arranged.whole is not None:
-            self._replica_check = ReplicaCheck(self.world, arranged.held, self._optimizer)
-        outside = OutsideParameters(self.world, self.recipe.checks.first_step, arranged.held, self._optimizer)
+            self._replica_check = ReplicaCheck(self._world, arranged.held, self._optimizer)
+        outside = OutsideParameters(self._world, self.recipe.checks.first_step, arranged.held, self._optimizer)
         return Passes(arranged, self._weights, self._planned, self._context, self.scale, outside.search)
 
     def _ready(self) -> Passes:
@@ -283,10 +290,10 @@ class EngineBase:
         """Run passes in the run's precision; with pp, random numbers come from each stage's own stream."""
         with ExitStack() as stack:
             stack.enter_context(self.recipe.compute.explained())
-            stack.enter_context(dtensor_reads.explain_mixed_tensors(self.world.layout))
+            stack.enter_context(dtensor_reads.explain_mixed_tensors(self._world.layout))
             stack.enter_context(self.recipe.precision.context(self.device.type))
-            if self.world.layout.pp > 1:
-                stack.enter_context(self.world.drawing("model"))
+            if self._world.layout.pp > 1:
+                stack.enter_context(self._world.drawing("model"))
             yield
 
     def close(self) -> None:

@@ -153,6 +153,10 @@ class Weights:
         """Add a loss, which was already multiplied by its weight, to the sum of losses."""
         self._losses = self._losses + loss.detach()
 
+    def own_sum(self) -> float:
+        """Return the sum of this rank's losses, each multiplied by its weight."""
+        return float(self._losses)
+
     def factor(self) -> Any:
         """Return the factor that turns the averaged gradients into those of the step; 1.0 if none is needed."""
         if self._given is None:

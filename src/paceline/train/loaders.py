@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ from paceline.train.batches import (
     why_not,
 )
 from paceline.train.checkpoints.loader_positions import LoaderPositions
+from paceline.train.comparison.loss_check import OwnBatchCheck
 from paceline.train.parallel import cp
 from paceline.train.ranks import agreement
 from paceline.train.ranks.world import World
@@ -41,6 +42,7 @@ from paceline.train.unmodified.reading.read_side_effects import (
     reachable_state,
     reread,
 )
+from paceline.train.whole_batches import WholeBatches
 
 if TYPE_CHECKING:
     from paceline.data import Loader
@@ -82,15 +84,32 @@ def split(  # noqa: PLR0913
     Raises:
         UsageError: The loader cannot be split.
     """
+    from torch.utils.data import DataLoader
+
     from paceline.data import Loader
 
-    def create() -> OurPart | ResumableLoader:
+    def create() -> OurPart | ResumableLoader | WholeBatches:
         if isinstance(loader, Loader):
             return OurPart(loader, _part_of_ours(loader, world, micro_batches))
+        if _has_no_numbers(loader) and not dealt:
+            return WholeBatches(loader, world, micro_batches)
         return _part_of_torchs(loader, world, micro_batches, Dealt if dealt else RankBatchSampler, checked)
 
-    options = None if isinstance(loader, Loader) else _options_of(loader)
+    options = _options_of(loader) if isinstance(loader, DataLoader) else None
     return OnDevice(positions.part_of(loader, options, create), world, loader)
+
+
+def _has_no_numbers(loader: Any) -> bool:
+    """Return whether an iterable yields batches whose samples have no numbers, so that only whole batches can be read.
+
+    A data set yields samples. A list is refused, because it would count as a new loader in each epoch.
+    """
+    from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+    if isinstance(loader, DataLoader):
+        return isinstance(loader.dataset, IterableDataset) and loader.batch_size is not None
+    others = (str, bytes, Mapping, list, tuple, set, Dataset)
+    return isinstance(loader, Iterable) and not isinstance(loader, others) and not hasattr(loader, "ndim")
 
 
 def _part_of_ours(loader: Loader, world: World, micro_batches: int) -> Loader:
@@ -112,14 +131,13 @@ def _part_of_torchs(
 
     if not isinstance(loader, DataLoader):
         raise UsageError(
-            f"the engine splits torch's DataLoader and paceline.data.Loader; {type(loader).__name__} must give each "
-            "rank its part itself"
+            f"engine.loader() takes torch's DataLoader, paceline.data.Loader, and generators of whole batches, and not "
+            f"{type(loader).__name__}; of a list of batches, pass a generator: (batch for batch in batches)"
         )
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         raise UsageError(
-            f"{type(loader.dataset).__name__} has no numbered samples in batches, so the batches cannot be "
-            f"split over ranks; "
-            "use a dataset with __getitem__ and a batch_size"
+            f"the DataLoader of {type(loader.dataset).__name__} has no batch_size, so its batches cannot be split over "
+            "ranks; set batch_size, or pass a generator of whole batches to engine.loader()"
         )
     if isinstance(loader.sampler, DistributedSampler):
         raise UsageError(
@@ -249,6 +267,7 @@ class OnDevice:
 
     def __iter__(self) -> Iterator[Any]:
         world = self._world
+        OwnBatchCheck.note_loader()
         for batch in self.loader:
             self._check_same(batch)
             own = cp.part_of(batch, world.position("cp"), world.layout.cp) if world.layout.cp > 1 else batch

@@ -166,7 +166,7 @@ class LoaderPositions:
             UsageError: There are more loaders than positions in the checkpoint, or a loader has another data set.
         """
         self._entries = [entry for entry in self._entries if entry.loader() is not None]
-        if len(states) < len(self._entries):
+        if states and len(states) < len(self._entries):  # without any, loaders were added later
             raise UsageError(
                 f"the checkpoint has the positions of {len(states)} loaders, but the engine got "
                 f"{len(self._entries)} before load(); pass the loaders that continue before load(), and the "

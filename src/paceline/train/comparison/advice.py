@@ -88,3 +88,22 @@ def exchange_message(layout: Layout, name: str, what: str) -> str:
 def no_comparison_message(layout: Layout, name: str, why: str) -> str:
     """Return the notice that a model is not compared, with the reason."""
     return f"{layout}: {name} is not compared with one process: {why}"
+
+
+def own_batches_message(layout: Layout, step: int) -> str:
+    """Return the message for batches that the program takes in its loop, and that differ between ranks."""
+    return (
+        f"{layout}, step {step} after setup(): no batch comes from engine.loader(), and the ranks compute different "
+        f"losses, so that {layout.samples} ranks train on other batches than one process. Pass a DataLoader, or a "
+        "generator that yields whole batches, to engine.loader(). If each rank is to train on its own batches, set "
+        "samples = false in the section [checks] of the recipe"
+    )
+
+
+def same_batches_message(layout: Layout) -> str:
+    """Return the notice for batches that are the same on all ranks."""
+    return (
+        f"layout {layout}: all ranks train on the same batches, because no batch comes from engine.loader(); "
+        "this takes as long as one process. Pass a DataLoader, or a generator that yields whole batches, to "
+        "engine.loader(), so that each rank computes a part of each batch"
+    )

@@ -1,12 +1,14 @@
-"""Checks in later steps that the loss of a batch is a mean over its samples, or over what `weight` counts.
+"""Checks of losses in some of the steps: they are means over samples, and ranks train on the batches of one process.
 
-The comparison of the first step (`first_step.py`) does not see a difference that starts later, such as a penalty over
-the whole batch whose factor is 0 at first. In some steps, the loss of the samples of a rank is therefore compared with
-the mean of the losses of two halves of these samples. The model does not run again.
+- `CheckedLoss`: the comparison of the first step (`first_step.py`) does not see a difference that starts later, such as
+  a penalty over the whole batch whose factor is 0 at first. The loss of the samples of a rank is therefore compared
+  with the mean of the losses of two halves of these samples. The model does not run again.
+- `OwnBatchCheck`: if no batch comes from `engine.loader`, the ranks compare their losses.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -17,9 +19,12 @@ from paceline.train.batch_samples import count_samples, is_splittable, select_sa
 from paceline.train.comparison import advice, samples
 from paceline.train.comparison.restoration import restore_state
 from paceline.train.passes import Loss
-from paceline.train.ranks import random_states
+from paceline.train.ranks import agreement, random_states
+from paceline.train.ranks.world import World
+from paceline.train.recipe import Recipe
 
 _EVERY = 512  # calls between two checks; before that, calls 2, 4, 8, 16 and so on are checked
+_ROUNDING = 1e-6  # relative, of the same loss on two ranks
 _TOLERANCE = 1e-4  # for rounding; larger for losses in bf16 or fp16
 
 
@@ -82,6 +87,53 @@ class CheckedLoss:
             weight = 1.0 if self._weight is None else float(self._weight(target))
         dtype = loss.dtype if loss.is_floating_point() else torch.float32
         return float(loss), weight, torch.finfo(dtype).eps
+
+
+class OwnBatchCheck:
+    """Checks that ranks do not train on batches that the program takes for each of them, such as random ones.
+
+    Batches from `engine.loader` are those of one process. If the program takes batches in another way, they must be the
+    same on all ranks; otherwise the ranks together train on other batches than one process.
+    """
+
+    _has_loader = False  # whether the program reads batches from `engine.loader`, also of another engine
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._steps = 0
+
+    @classmethod
+    def of(cls, world: World, recipe: Recipe) -> OwnBatchCheck | None:
+        """Return the check of a run; None if ranks need no check."""
+        is_needed = world.layout.samples > 1 and recipe.checks.samples and not recipe.apart
+        return cls(world) if is_needed else None
+
+    @classmethod
+    def note_loader(cls) -> None:
+        """Note that the program reads batches from `engine.loader`."""
+        cls._has_loader = True
+
+    def check(self, loss: Callable[[], float]) -> None:
+        """Compare the losses of the ranks before a step; a collective.
+
+        Args:
+            loss: Returns this rank's loss.
+
+        Raises:
+            UsageError: They differ, and no batch came from `engine.loader`.
+        """
+        self._steps += 1
+        if self._has_loader or not agreement.is_due(self._steps):
+            return
+        import torch
+
+        own = torch.tensor([1.0, -1.0], dtype=torch.float64, device=self._world.device) * loss()
+        torch.distributed.all_reduce(own, torch.distributed.ReduceOp.MAX, group=self._world.data_group)
+        most, least = own.nan_to_num().tolist()
+        if most + least > _ROUNDING * max(abs(most), abs(least)):
+            raise UsageError(advice.own_batches_message(self._world.layout, self._steps))
+        if self._steps == 1 and self._world.rank == 0:
+            sys.stderr.write(f"paceline: {advice.same_batches_message(self._world.layout)}\n")
 
 
 def _select_parts(output: Any, target: Any) -> list[tuple[Any, Any]]:

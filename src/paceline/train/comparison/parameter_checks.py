@@ -18,10 +18,10 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.train.comparison.advice import OFF
+from paceline.train.ranks import agreement
 from paceline.train.ranks.world import World
 
 _EVERY_LOSSES = 512  # losses between two searches; before that, losses 1, 2, 4, 8 and so on are searched
-_EVERY_STEPS = 64  # steps between two checks; before that, steps 1, 2, 4, 8 and so on are checked
 _TOLERANCE = 1e-6  # of sums and norms, relative to the norm
 _GRADIENT = (
     "the gradient of {name} differs between the ranks after backward. Compute the loss from the module that setup() "
@@ -159,7 +159,7 @@ class ReplicaCheck:
             self._refuse(message, None if place is None else tensors[place][0])
 
     def _is_due(self) -> bool:
-        return not (self._steps & (self._steps - 1) if self._steps < _EVERY_STEPS else self._steps % _EVERY_STEPS)
+        return agreement.is_due(self._steps)
 
     def _refuse(self, message: str, name: str | None) -> None:
         if name is not None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from zlib import crc32
 
+_EVERY = 64
 _BYTES = 65536  # read from each tensor; a larger tensor is sampled at a fixed stride
 
 
@@ -32,6 +33,11 @@ def is_same(number: int, groups: Iterable[Any]) -> bool:
     """Return whether a number is the same on all ranks of some groups; a collective."""
     most, least = largest([number, -number], groups)
     return most == -least
+
+
+def is_due(number: int) -> bool:
+    """Return whether ranks compare something in this call: in calls 1, 2, 4, 8 and so on, and in every 64th."""
+    return number & (number - 1) == 0 or number % _EVERY == 0
 
 
 def digest(values: Any, found: int = 0) -> int:
