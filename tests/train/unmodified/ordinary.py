@@ -929,6 +929,57 @@ def mean_by_weights_of_samples():
     return mean_over(lambda ids, weight: weight[:, None].expand(-1, 7), lambda lengths, valid: lengths / 7)
 
 
+class ZeroHead(nn.Module):
+    """Returns its loss, which is almost the same for all samples, because the last layer starts at zero or near it."""
+
+    def __init__(self, scale):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Sequential(nn.Linear(12, 16), nn.GELU()), nn.Linear(16, 10)
+        for each in self.head.parameters():
+            nn.init.normal_(each, std=scale)
+
+    def forward(self, rows, target):
+        return functional.cross_entropy(self.head(self.body(rows)), target, ignore_index=-1)
+
+
+def with_a_warm_up(scale, ignored):
+    generator = torch.Generator().manual_seed(1)
+    target = torch.where(torch.rand(96, generator=generator) < ignored, -1, X[:, :10].argmax(1))
+    model = ZeroHead(scale)
+    optimizer, losses = torch.optim.AdamW(model.parameters(), lr=0.0), []
+    for step in range(12):
+        optimizer.param_groups[0]["lr"] = (step + 1) * 1e-5
+        chosen = torch.randint(0, 96, (32,), generator=generator)
+        loss = model(X[chosen], target[chosen])
+        optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        losses += [loss.item(), float(norm)]
+    return losses
+
+
+@case
+def a_last_layer_that_starts_at_zero():
+    return with_a_warm_up(0.0, 0.0)
+
+
+@case
+def a_last_layer_with_small_weights():
+    return with_a_warm_up(1e-6, 0.0)
+
+
+@case
+def ignored_targets_of_a_last_layer_that_starts_at_zero():
+    return with_a_warm_up(0.0, 0.4)
+
+
+@case
+def ignored_targets_of_a_last_layer_with_small_weights():
+    return with_a_warm_up(1e-6, 0.4)
+
+
 class OwnNumbers(Dataset):
     """Draws samples from a generator of its own, as synthetic data often does."""
 

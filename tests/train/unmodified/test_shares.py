@@ -26,6 +26,12 @@ def test_the_rule_is_the_one_that_gives_the_number(whole, rule):
     assert shares.settled(DEALT, found, looks=1)
 
 
+def test_of_rules_that_differ_by_rounding_the_likeliest_is_taken():
+    found = {"rows": 7e-8, "targets": 1e-8, "sum of input 1": 2e-9}
+    assert shares.best(found) == "rows"
+    assert shares.best({**found, "rows": 2e-6}) == "targets"
+
+
 def test_parts_that_are_nearly_alike_settle_nothing_until_enough_was_seen():
     found = shares.errors(DEALT, 1.0000002, [1.0, 1.0000004], near=1e-4)
     assert set(found) == {"rows", "targets", "targets but the first"}

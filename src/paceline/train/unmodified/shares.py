@@ -55,6 +55,16 @@ def alike(dealt: Dealt) -> tuple[int, ...]:
     return tuple(next(place for place, one in enumerate(rules) if one == each) for each in rules)
 
 
+def best(off: Mapping[str, float]) -> str:
+    """Return the first of the weighting rules whose errors differ by no more than rounding from the smallest one.
+
+    Args:
+        off: For each rule its relative error, summed over the comparisons; likely rules come first.
+    """
+    limit = max(_FAR, _TIMES * min(off.values()))
+    return next(name for name, value in off.items() if value <= limit)
+
+
 def settled(dealt: Dealt, off: Mapping[str, float], looks: int) -> bool:
     """Return whether the best weighting rule is certain: each rule with other weights has a much larger error.
 
@@ -65,6 +75,6 @@ def settled(dealt: Dealt, off: Mapping[str, float], looks: int) -> bool:
     """
     if looks >= _MOST_LOOKS:
         return True
-    rules, best = weights(dealt), min(off, key=lambda name: off[name])
-    others = [value for name, value in off.items() if rules[name] != rules[best]]
-    return all(value > max(_FAR, _TIMES * off[best]) for value in others)
+    rules, least = weights(dealt), min(off, key=lambda name: off[name])
+    others = [value for name, value in off.items() if rules[name] != rules[least]]
+    return all(value > max(_FAR, _TIMES * off[least]) for value in others)

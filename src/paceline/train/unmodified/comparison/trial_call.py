@@ -21,6 +21,8 @@ from paceline.train.unmodified.comparison.outputs import Said, noted
 from paceline.train.unmodified.snapshot import Place, Snapshot
 from paceline.train.unmodified.weights import shards
 
+_SMALL = 0.1  # a weight is small below this, divided by the root of the number of inputs
+_FILLED = 0.05  # standard deviation of the random values that replace small weights
 _SCALE = 4096.0  # factor of the second backward pass, to check that gradients are linear
 
 
@@ -249,24 +251,25 @@ def _in_double(torch: Any, leaf: Any) -> Any:
 
 
 @contextmanager
-def zeros_filled(torch: Any, module: Any) -> Iterator[None]:
-    """Return a context in which weights that are all zero have small random values, the same on all ranks.
+def small_weights_filled(torch: Any, module: Any) -> Iterator[None]:
+    """Give weights that are zero or very small random values inside the context, the same on all ranks.
 
-    With zero weights, differences of the values that they multiply would not be visible.
+    With such weights, differences of the values that they multiply would not be visible: a last layer that starts at
+    zero gives almost the same loss for all samples. Of a sharded weight, each rank fills its own part.
     """
-    generator = torch.Generator().manual_seed(0)
     filled = []
-    for weight in module.parameters():
-        plain = weight.requires_grad and weight.is_floating_point() and not hasattr(weight, "_local_tensor")
-        if plain and weight.numel() and not bool(weight.detach().any()):
-            filled.append(weight)
-            drawn = torch.randn(weight.shape, generator=generator) * 0.05
-            weight.data.copy_(drawn)
+    for number, weight in enumerate(module.parameters()):
+        value = getattr(weight.data, "_local_tensor", weight.data)
+        if not (weight.requires_grad and value.is_floating_point() and value.numel()):
+            continue
+        if float(value.abs().max()) < _SMALL / (weight.shape[-1] if weight.dim() > 1 else 1) ** 0.5:
+            filled.append((value, value.clone()))
+            value.copy_(torch.randn(value.shape, generator=torch.Generator().manual_seed(number)) * _FILLED)
     try:
         yield
     finally:
-        for weight in filled:
-            weight.data.zero_()
+        for value, before in filled:
+            value.copy_(before)
 
 
 def source_gradient(torch: Any, value: Any, name: int | str) -> Any:
