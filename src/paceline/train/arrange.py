@@ -220,6 +220,8 @@ def _spread(
     recipe.memory.apply(blocks)
     recipe.compute.apply(model, blocks)
     if "shard" in mesh_axes(layout):
+        if layout.pp > 1:
+            shard.refuse_scalars(model)
         after = shard.shard(model, blocks, world.shard_mesh(), recipe.precision, reshard=layout.pp == 1)
         if is_on_meta(model):
             model.to_empty(device=world.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.train.launching import on_ranks
+from tests.train.launching import on_ranks, results_of
 
 PROGRAM = """
 import json, sys
@@ -160,3 +160,100 @@ def test_ranks_that_call_different_blocks_are_refused(program):
     ran = on_ranks(2, program, program.parent / "none.json", "blocks", timeout_s=60)
     assert ran.returncode == 2
     assert "does not call the same blocks on all ranks in each forward pass" in ran.stderr
+
+
+SCALARS = """
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+from tests.train.small_model import BATCHES, begin, finish
+from paceline.train import Engine
+
+OUT = begin()
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.gain = nn.Linear(4, 4), nn.Parameter(torch.tensor(0.5))
+
+    def forward(self, x):
+        return x + self.gain * self.up(x).tanh()
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(Block() for _ in range(2)), nn.Linear(4, 2)
+        self.scale, self.unused = nn.Parameter(torch.tensor(1.5)), nn.Parameter(torch.tensor(3.0))
+        self.frozen = nn.Parameter(torch.tensor(0.1), requires_grad=False)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return {"out": self.head(x) * self.scale.exp() + self.frozen}
+
+
+def loss_of(output, target):
+    return mse_loss(output["out"], target)
+
+
+def scaled():
+    torch.manual_seed(5)
+    return Scaled()
+
+
+def adamw(model):
+    return torch.optim.AdamW(model.parameters(), 0.05)
+
+
+def by_hand(clip):
+    model, losses = scaled(), []
+    optimizer = adamw(model)
+    for inputs, target in BATCHES:
+        optimizer.zero_grad()
+        loss = loss_of(model(inputs), target)
+        loss.backward()
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, [float(each.detach()) for each in model.parameters() if not each.dim()]
+
+
+def by_engine(layout, clip, resumes=False):
+    recipe = {"layout": layout, "memory": {"micro_batches": 2}}
+    if clip == "recipe":
+        recipe["optimizer"] = {"clip_norm": 0.1}
+    engine, losses = Engine(recipe), []
+    model, _ = engine.setup(scaled(), adamw, loss=loss_of)
+    for number, (inputs, target) in enumerate(BATCHES):
+        if resumes and number == 3:
+            engine.save(OUT.parent / "saved")
+            engine = Engine(recipe)
+            model, _ = engine.setup(scaled(), adamw, loss=loss_of)
+            engine.load(OUT.parent / "saved")
+        engine.train_batch(*(each.chunk(2)[engine.world.sample_part] for each in (inputs, target)))
+        losses.append(engine.loss())
+        engine.step()
+    return losses, [float(each.detach()) for each in model.parameters() if not each.dim()]
+
+
+FOUND = {}
+for clip in ("", "recipe"):
+    FOUND[clip] = by_hand(clip), by_engine("shard=2", clip)
+FOUND["resumed"] = by_hand(""), by_engine("shard=2", "", resumes=True)
+finish(FOUND)
+"""
+
+
+@pytest.fixture(scope="module")
+def scalars(tmp_path_factory):
+    return results_of(SCALARS, 2, tmp_path_factory.mktemp("scalars"))
+
+
+@pytest.mark.parametrize("case", ["", "recipe", "resumed"])
+def test_scalar_parameters_train_as_on_one_process(scalars, case):
+    one, several = scalars[case]
+    for expected, found in zip(one, several, strict=True):
+        assert found == pytest.approx(expected, rel=1e-4)

@@ -35,9 +35,6 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
 
     Returns:
         A function to call after the backward of each step.
-
-    Raises:
-        UsageError: A parameter is a scalar.
     """
     import torch
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -48,10 +45,11 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
         _round_at_layers(model, dtype)
         model.forward = partial(_in_precision, model.forward, precision, mesh.device_type)
     apart = blocks_apart(model, blocks)
-    _check_shapes(model)
-    for block in apart:
-        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
-    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    scalars = {parameter for parameter in model.parameters() if not parameter.dim()}
+    for block in (*apart, model):
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard, ignored_params=scalars)
+    if scalars:
+        _ScalarGradients(model, mesh)
     model.set_reduce_scatter_unused_params(True)
     for kind in {type(part) for part in (model, *apart)}:
         kind.__deepcopy__ = _refuse_copy
@@ -60,8 +58,8 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
     return _Unused(model, apart, mesh).forget
 
 
-def _check_shapes(model: Any) -> None:
-    """Check that no parameter is a scalar. FSDP2 splits dimension 0, which a scalar does not have.
+def refuse_scalars(model: Any) -> None:
+    """Check that no parameter of a stage of a pipeline is a scalar: a stage runs several backward passes at a time.
 
     Raises:
         UsageError: A parameter is a scalar.
@@ -69,9 +67,51 @@ def _check_shapes(model: Any) -> None:
     name = next((name for name, parameter in model.named_parameters() if not parameter.dim()), None)
     if name is not None:
         raise UsageError(
-            f"{name} is a scalar parameter, which FSDP2 cannot split (layouts with shard, and dp with tp or pp); "
-            "give it the shape (1,), such as nn.Parameter(torch.ones(1)), or use dp, tp or pp alone"
+            f"{name} is a scalar parameter, which FSDP2 cannot split (layouts with pp and dp or shard); "
+            "give it the shape (1,), such as nn.Parameter(torch.ones(1)), or use a layout without pp"
         )
+
+
+class _ScalarGradients:
+    """Averages the gradients of scalar parameters over ranks after each backward pass.
+
+    FSDP2 splits dimension 0, which a scalar does not have, so each rank keeps scalar parameters whole. The average of
+    a sum of gradients, some of which are averages already, is the average of all of them.
+    """
+
+    def __init__(self, model: Any, mesh: Any) -> None:
+        self._model, self._mesh = model, mesh
+        self._is_queued = False  # whether the gradients are averaged at the end of the current backward pass
+        model.register_forward_hook(self._watch)
+
+    def _watch(self, _: Any, __: Any, output: Any) -> None:
+        from torch.utils import _pytree
+
+        for value in _pytree.tree_leaves(output):
+            if getattr(value, "requires_grad", False):
+                value.register_hook(self._queue)
+
+    def _queue(self, _: Any) -> None:
+        import torch
+
+        if not self._is_queued:
+            self._is_queued = True
+            torch.autograd.Variable._execution_engine.queue_callback(self._average)
+
+    def _average(self) -> None:
+        import torch
+
+        self._is_queued = False
+        scalars = [each for each in self._model.parameters() if not each.dim() and each.requires_grad]
+        given = [torch.zeros_like(each) if each.grad is None else each.grad for each in scalars]
+        used = [torch.full_like(each, each.grad is not None) for each in scalars]
+        both = torch.stack([each.to(torch.float64) for each in (*given, *used)])
+        for group in groups_of(self._mesh):
+            torch.distributed.all_reduce(both, group=group)
+        sums, counts = (both / self._mesh.size()).chunk(2)
+        for scalar, value, count in zip(scalars, sums, counts, strict=True):
+            if scalar.grad is not None or bool(count):  # a scalar that no rank used has no gradient
+                scalar.grad = value.to(scalar.dtype)
 
 
 def _refuse_copy(model: Any, memo: Any) -> None:
