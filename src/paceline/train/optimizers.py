@@ -64,9 +64,10 @@ def made(optimizer: Callable[[Any], Any], model: Any) -> Any:
         )
     _check_owned(found, model)
     _step_apart(found)
-    if any(is_split(p) for group in found.param_groups for p in group["params"]):
+    if any(is_split(p) for p in model.parameters()):
         dtensor_reads.patch()
         split_views.patch()
+        split_views.find_owners(model)
         _explain_failures(found)
     return found
 

@@ -63,8 +63,11 @@ NAMES: dict[str, tuple[str, ...]] = {
     "train": (
         "torch._foreach_mul_",
         "torch._foreach_copy_",
+        "torch._C._storage_Use_Count",
         "torch.distributed.distributed_c10d._get_default_store",
         "torch.distributed.distributed_c10d._set_pg_timeout",
+        "torch.distributed.fsdp.FSDPModule._get_fsdp_state",
+        "torch.distributed.fsdp._fully_shard._fsdp_param.FSDPParam.reset_sharded_param",
         "torch.distributed.tensor._dispatch.OpDispatcher.redistribute_local_args",
         "torch.distributed.tensor._utils.compute_local_shape_and_global_offset",
         "torch._dynamo.config.wrap_top_frame",

@@ -6,12 +6,17 @@ this rank's piece of the split tensor. This needs no communication, because each
 same values into it. A write that cannot be copied back ends with a `UsageError`.
 
 The patched function runs only if torch gathers a tensor. Other operators have no extra cost.
+
+An assignment such as `weight.data = value` has the effect that it has on one process: the split tensor gets the memory
+of the value, and other tensors keep the memory that it had. torch alone would lose the assignment.
 """
 
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 from paceline.core.errors import UsageError
@@ -22,6 +27,7 @@ _WAY_OUT = (
     "write to the whole tensor, such as weight.copy_(torch.where(weight > 0, weight, 0)), or use dp in place of shard "
     "and tp"
 )
+_owners: dict[int, tuple[Any, Any]] = {}  # references to a module and its FSDPParam, by the id of the parameter
 
 
 def patch() -> None:
@@ -44,6 +50,19 @@ def patch() -> None:
 
     hooks.install(OpDispatcher, name, staticmethod(redistribute) if is_static else redistribute)
     hooks.install(DTensor, "__setitem__", _set_item)
+    hooks.install(DTensor, "data", property(_tensor().data.__get__, _set_data))
+
+
+def find_owners(model: Any) -> None:
+    """Find what FSDP2 stores of each parameter of a model, so that an assignment can change it too."""
+    from torch.distributed.fsdp import FSDPModule
+
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            state: Any = module._get_fsdp_state()
+            for group in getattr(state, "_fsdp_param_groups", None) or filter(None, [state._fsdp_param_group]):
+                for owner in group.fsdp_params:
+                    _owners[id(owner.sharded_param)] = weakref.ref(module), weakref.ref(owner)
 
 
 def _tensor() -> Any:
@@ -70,6 +89,114 @@ def _set_item(tensor: Any, index: Any, value: Any) -> None:
         raise _error(
             f"an assignment to a part of a tensor that is split over ranks failed ({str(error).splitlines()[0]})"
         ) from error
+
+
+def _set_data(tensor: Any, value: Any) -> None:
+    """Give a split tensor the memory of another tensor. Earlier results of `tensor.data` keep the old memory.
+
+    If the value cannot be used as it is, because it is split in another way or FSDP2 needs room at its end, its memory
+    is copied first, and the value gets the memory of the copy too.
+
+    Raises:
+        UsageError: The value is a whole tensor or has another shape, dtype or device, or a copy is needed, while other
+            tensors use the memory of the value.
+    """
+    _check_value(tensor, value)
+    module, owner = _owner_of(tensor)
+    own, local = tensor._local_tensor, value._local_tensor
+    same_split = value.placements == tensor.placements and local.stride() == own.stride()
+    if same_split and local.data_ptr() == own.data_ptr() != 0:
+        return
+    if _is_usable(tensor, value, owner):
+        piece, memory = local.detach(), local.detach()
+    else:
+        _check_unshared(value)
+        piece, memory = _copied(tensor, value, owner)
+    tensor._local_tensor = piece
+    if owner is not None:
+        owner._sharded_param_data = memory.view(-1)
+        module.reshard()  # or FSDP2 would use the values that it gathered before
+    if memory.untyped_storage().data_ptr() != local.untyped_storage().data_ptr():
+        value._local_tensor, value._spec = piece.detach(), tensor._spec
+
+
+def _check_value(tensor: Any, value: Any) -> None:
+    """Check that a value can be assigned to `data` of a split tensor.
+
+    Raises:
+        UsageError: The value is not split, or has another shape, dtype, device or mesh.
+    """
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(value, DTensor):
+        raise UsageError(
+            "a whole tensor was assigned to .data of a tensor that is split over ranks; assign torch.distributed.tensor"
+            ".distribute_tensor(value, parameter.device_mesh, parameter.placements), or use dp in place of shard and tp"
+        )
+    for name in ("shape", "dtype", "device", "device_mesh"):
+        own, new = getattr(tensor, name), getattr(value, name)
+        if own != new:
+            raise UsageError(
+                f"a tensor with {name} {_text(new)} was assigned to .data of a tensor with {name} {_text(own)}, which "
+                f"is split over ranks; assign a tensor of the same {name}, or use dp in place of shard and tp"
+            )
+
+
+def _text(value: Any) -> str:
+    return str(list(value)) if isinstance(value, tuple) else str(value)
+
+
+def _owner_of(tensor: Any) -> tuple[Any, Any]:
+    """Return the module whose parameters FSDP2 gathers with a tensor, and what it stores of it; or (None, None)."""
+    module, owner = (reference() for reference in _owners.get(id(tensor), (lambda: None, lambda: None)))
+    return (module, owner) if owner is not None and owner.sharded_param is tensor else (None, None)
+
+
+def _is_usable(tensor: Any, value: Any, owner: Any) -> bool:
+    """Return whether the pieces of a value can become the memory of a split tensor; the same on all ranks."""
+    own, local = tensor._local_tensor, value._local_tensor
+    if value.placements != tensor.placements or type(local) is not _tensor() or local.stride() != own.stride():
+        return False
+    if owner is None:
+        return True
+    mesh = tensor.device_mesh
+    pieces = prod(mesh.size(axis) for axis, each in enumerate(tensor.placements) if not each.is_replicate())
+    return bool(local.is_contiguous() and owner.padded_sharded_param_size.numel() * pieces == tensor.numel())
+
+
+def _check_unshared(value: Any) -> None:
+    """Check that no other tensor uses the memory of a value, because it would not see later changes.
+
+    Raises:
+        UsageError: The value is `other.data`, for example, or a part of another tensor.
+    """
+    import torch
+
+    def uses(tensor: Any) -> int:
+        return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
+
+    local = getattr(value._local_tensor, "plain", value._local_tensor)
+    if uses(local) > uses(torch.empty(1)):
+        raise UsageError(
+            "a tensor that is split over ranks cannot share memory with another tensor, as parameter.data = other.data "
+            "says on one process; copy the values with parameter.data.copy_(other.data), or use dp in place of shard "
+            "and tp"
+        )
+
+
+def _copied(tensor: Any, value: Any, owner: Any) -> tuple[Any, Any]:
+    """Return a copy of this rank's piece of a value, split like a tensor, and the memory with the room FSDP2 needs."""
+    import torch
+
+    with torch.no_grad():
+        local = value.detach().redistribute(placements=tensor.placements)._local_tensor
+        if owner is None:
+            piece = torch.empty_like(tensor._local_tensor).copy_(local)
+            return piece, piece
+        memory = torch.zeros(owner.padded_sharded_param_size, dtype=value.dtype, device=value.device)
+        dim = owner.fsdp_placement.dim
+        piece = memory.narrow(dim, 0, local.size(dim) if local.numel() else 0)
+        return piece.copy_(local), memory
 
 
 @functools.cache
