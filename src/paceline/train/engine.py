@@ -119,8 +119,9 @@ class Engine(EngineBase):
                 While batches are read: a sample depends on previously read samples.
         """
         checked = self.recipe.checks.samples and not self.recipe.apart
+        of_batch = partial(self._statistics_check.active, "batch")
         return loaders.split(
-            loader, self._world, self._loader_positions, self._planned, dealt=self._dealt, checked=checked
+            loader, self._world, self._loader_positions, self._planned, of_batch, dealt=self._dealt, checked=checked
         )
 
     def split(self, batch: Any) -> list[Any]:
@@ -137,7 +138,7 @@ class Engine(EngineBase):
         passes = self._ready()
         if passes.begun == 0 and self._replicas is not None:
             self._replicas.begin()
-        with passes.micro_step(last):
+        with self._statistics_check.active("micro-step"), passes.micro_step(last):
             yield
 
     def backward(self, loss: Any, weight: Any = None) -> None:
@@ -162,12 +163,13 @@ class Engine(EngineBase):
             raise UsageError(
                 "train_batch() needs the loss: setup(model, optimizer, loss=torch.nn.functional.cross_entropy)"
             )
-        if self._first_step is not None and self._first_step.due:
-            self._checked_loss = self._first_step.of_batch(inputs, target, self._loss, self._weight)
-        self._first_step = None
-        if passes.begun == 0 and self._replicas is not None:
-            self._replicas.begin()
-        passes.train(inputs, target, self._checked_loss or self._loss, self._weight)
+        with self._statistics_check.active("micro-step"):
+            if self._first_step is not None and self._first_step.due:
+                self._checked_loss = self._first_step.of_batch(inputs, target, self._loss, self._weight)
+            self._first_step = None
+            if passes.begun == 0 and self._replicas is not None:
+                self._replicas.begin()
+            passes.train(inputs, target, self._checked_loss or self._loss, self._weight)
 
     def loss(self) -> float:
         """Return the loss of this step's batch over all ranks; with `[asynchronous]` that of this rank.
@@ -204,6 +206,7 @@ class Engine(EngineBase):
             self._replica_check.after_step()
         self._optimizer.zero_grad()
         passes.clear()
+        self._statistics_check.end("batch")
         self._tried += 1
         if self._replicas is not None:
             self._replicas.after(self._tried, result.applied)

@@ -21,6 +21,7 @@ from paceline.train.checkpoints.loader_positions import LoaderPositions
 from paceline.train.comparison.first_step import FirstStep
 from paceline.train.comparison.loss_check import CheckedLoss, OwnBatchCheck
 from paceline.train.comparison.parameter_checks import OutsideParameters, ReplicaCheck
+from paceline.train.comparison.statistics_check import StatisticsCheck
 from paceline.train.evaluation import evaluated
 from paceline.train.parallel import dtensor_reads
 from paceline.train.parallel.asynchronous import Rounds, Staleness
@@ -71,6 +72,8 @@ class EngineBase:
         self._optimizer: Any = None
         self._schedule: Any = None
         self._loss: Loss | None = None
+        has_parts = self._world.data_group is not None and not settings.apart
+        self._statistics_check = StatisticsCheck(settings.layout, is_on=has_parts and settings.checks.first_step)
         self._checked_loss: CheckedLoss | None = None  # used in training on ranks with different samples
         self._weight: Callable[[Any], Any] | None = None
 
@@ -277,6 +280,8 @@ class EngineBase:
             self._optimizer.register_step_pre_hook(self._check_stepping)
         if arranged.whole is not None:
             self._replica_check = ReplicaCheck(self._world, arranged.held, self._optimizer)
+        stages = [part for _, part in arranged.stages.modules] if arranged.stages is not None else []
+        self._statistics_check.know([each for each in (arranged.held, arranged.whole, *stages) if each is not None])
         outside = OutsideParameters(self._world, self.recipe.checks.first_step, arranged.held, self._optimizer)
         return Passes(arranged, self._weights, self._planned, self._context, self.scale, outside.search)
 
@@ -304,6 +309,7 @@ class EngineBase:
         """
         import torch
 
+        self._statistics_check.end("batch")
         if self._replicas is not None:
             self._replicas.close()
         self._background_saves.close()

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +67,7 @@ def split(  # noqa: PLR0913
     world: World,
     positions: LoaderPositions,
     micro_batches: int,
+    of_batch: Callable[[], AbstractContextManager[Any]] = nullcontext,
     *,
     dealt: bool = False,
     checked: bool = False,
@@ -78,6 +79,7 @@ def split(  # noqa: PLR0913
         world: The ranks.
         positions: The positions of all loaders.
         micro_batches: The number of micro-batches into which each rank splits its batch.
+        of_batch: Returns a context in which the program processes a batch.
         dealt: Whether each rank takes the next free part whenever it requests one; `DataLoader` only.
         checked: Whether a dataset is refused if a sample depends on previously read samples; `DataLoader` only.
 
@@ -96,7 +98,7 @@ def split(  # noqa: PLR0913
         return _part_of_torchs(loader, world, micro_batches, Dealt if dealt else RankBatchSampler, checked)
 
     options = _options_of(loader) if isinstance(loader, DataLoader) else None
-    return OnDevice(positions.part_of(loader, options, create), world, loader)
+    return OnDevice(positions.part_of(loader, options, create), world, loader, of_batch)
 
 
 def _has_no_numbers(loader: Any) -> bool:
@@ -250,15 +252,19 @@ def _options_of(loader: Any) -> dict[str, Any]:
 class OnDevice:
     """A loader that moves its batches to the device; with cp it yields this rank's part of their sequences."""
 
-    def __init__(self, loader: Any, world: World, given: Any) -> None:
+    def __init__(
+        self, loader: Any, world: World, given: Any, of_batch: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
         """Wrap a loader.
 
         Args:
             loader: Yields this rank's part of each batch.
             world: The ranks.
             given: The program's loader, which is kept alive.
+            of_batch: Returns a context in which the program processes a batch.
         """
         self.loader = loader
+        self._of_batch = of_batch
         self._world = world
         self._given = given
 
@@ -271,7 +277,8 @@ class OnDevice:
         for batch in self.loader:
             self._check_same(batch)
             own = cp.part_of(batch, world.position("cp"), world.layout.cp) if world.layout.cp > 1 else batch
-            yield moved(own, world.device)
+            with self._of_batch():
+                yield moved(own, world.device)
 
     def _check_same(self, batch: Any) -> None:
         """Check that ranks with parts of the same model or the same sequences got the same samples."""

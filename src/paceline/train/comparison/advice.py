@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from paceline.core.layout import Layout
 
 _BY_AXIS = {
@@ -66,6 +68,28 @@ def state_message(layout: Layout, name: str, value_name: str) -> str:
         f"{layout}: {what} gets another value on {layout.ranks} ranks than on one, and later steps depend on it, so "
         "training differs from that of one process. Each rank has only some of the samples or positions: compute the "
         f"value in the training loop, from what all ranks have. {OFF}"
+    )
+
+
+def statistics_message(layout: Layout, function: str, modules: Sequence[str]) -> str:
+    """Return the message for statistics over the samples of a rank in a model that the engine does not know.
+
+    Args:
+        layout: The layout of the run.
+        function: The function of `torch.nn.functional` that computes them.
+        modules: The class names of the layer and of the model that calls it; empty if the training loop calls it.
+    """
+    layer, name = (modules[0], modules[-1]) if modules else (f"torch.nn.functional.{function}", "")
+    what = f"{layer} in {name}" if name not in ("", layer) else layer
+    copy = (
+        ""
+        if {"shard", "tp", "pp"} & set(layout.in_use)
+        else "copy it after setup() from the model that setup() returned, "
+    )
+    return (
+        f"{layout}: {what} is not part of a model that setup() was given, and computes statistics over the samples of "
+        "this rank only, so training differs from that of one process. Call eval() on that model, "
+        f"{copy}or pass it to setup() of an engine of its own. {OFF}"
     )
 
 
