@@ -39,6 +39,8 @@ def scale_of(value: Any) -> float:
 def excess(own: Any, expected: Any, item_bytes: int, noise: float = 0.0) -> float:
     """Return the largest difference of two tensors, as a multiple of the tolerance; infinite if a value is NaN.
 
+    Integers and booleans have no tolerance: the result is 0 or infinite.
+
     Args:
         own: A tensor of the split model.
         expected: The tensor of the whole model, of the same shape.
@@ -48,6 +50,8 @@ def excess(own: Any, expected: Any, item_bytes: int, noise: float = 0.0) -> floa
     import torch
 
     one, other = own.detach(), expected.detach()
+    if not other.is_floating_point() and not other.is_complex():
+        return 0.0 if torch.equal(one, other) else float("inf")
     if one.dtype != torch.float32 or other.dtype != torch.float32:
         one, other = one.double(), other.double()
     if not one.numel():

@@ -280,7 +280,7 @@ class FirstStep:
         if attempt.joined or self._world.layout.samples == 1:
             whole = dict(self._whole.named_buffers())
             for name, own in self._arranged.held.named_buffers():
-                if name in whole and own.shape == whole[name].shape and own.is_floating_point():
+                if name in whole and own.shape == whole[name].shape and not own.is_complex():
                     yield from _difference(f"buffer {name}", _owner(name), (own, whole[name]), self._bytes, 0.0)
 
     def _of_outputs(self, results: Results, attempt: Attempt, noise: dict[str, float]) -> Iterator[Difference]:
