@@ -148,6 +148,59 @@ def test_a_loaded_optimizer_is_split_before_torch_moves_it_to_the_device(tmp_pat
     assert whole == "moved 148 saved 152" and half == "moved 74 saved 152"
 
 
+TIED = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+
+
+class Stack(nn.Module):
+    def __init__(self, shared):
+        super().__init__()
+        self.embedding, self.layers = shared, nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, tokens):
+        hidden = self.embedding(tokens)
+        for layer in self.layers:
+            hidden = hidden + layer(hidden).tanh()
+        return hidden
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.shared = nn.Embedding(20, 8)
+        self.encoder, self.decoder = Stack(self.shared), Stack(self.shared)
+
+    def forward(self, tokens):
+        return (self.encoder(tokens) * self.decoder(tokens)) @ self.shared.weight.T
+
+
+model = Model()
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+for _ in range(4):
+    tokens = torch.randint(0, 20, (8, 5))
+    loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print(round(loss.item(), 5), round(sum(p.abs().sum().item() for p in model.parameters()), 3))
+"""
+
+
+def test_blocks_that_share_a_weight_are_gathered_together(tmp_path):
+    """An encoder and a decoder with one embedding, as in T5."""
+    program = tmp_path / "program.py"
+    program.write_text(TIED)
+    one = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, env=environment())
+    found = paceline(tmp_path, "-q", "--layout", "shard=2", program)
+    assert found.returncode == 0, found.stderr
+    numbers = [[float(each) for each in done.stdout.split()] for done in (one, found)]
+    assert len(numbers[0]) == 8
+    assert numbers[1] == pytest.approx(numbers[0], rel=NEAR)
+
+
 def test_the_watch_sees_both_ranks(loops):
     folder, found = loops
     record = json.loads((folder / "dp.json").read_text())

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from paceline.inprocess import hooks
 from paceline.inprocess.identity import IdentityMap
 from paceline.train.activations import blocks_of
+from paceline.train.parallel.shard import blocks_apart
 from paceline.train.unmodified.state import Spread, check_hooks
 from paceline.train.unmodified.weights import aliases, copies, operators
 from paceline.train.unmodified.weights.operators import READ, whole
@@ -186,8 +187,11 @@ def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
     before = dict(module.named_parameters(remove_duplicate=False))
     trained_names = {name for name, weight in module.named_parameters() if weight.requires_grad}
     rebind = aliases.find(spread, before.items())
+    blocks = blocks_apart(module, blocks_of(module))
     try:
-        _fully_shard(spread, getattr(module, "_orig_mod", module))  # the module inside a wrapper of torch.compile
+        _fully_shard(
+            spread, getattr(module, "_orig_mod", module), blocks
+        )  # the module inside a wrapper of torch.compile
     except Exception as error:
         spread.refuse(
             f"FSDP2 cannot split {type(module).__name__} ({type(error).__name__}: {error}); use dp in place of shard"
@@ -196,7 +200,7 @@ def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
     for kind in {type(part) for part in module.modules() if hasattr(part, "_get_fsdp_state")}:
         copies.patch_class(spread, kind)
     _note_used(module)
-    for number, block in enumerate(blocks_of(module)):
+    for number, block in enumerate(blocks):
         check = functools.partial(_check_block, spread, exchange, number)
         block.register_forward_pre_hook(check, prepend=True)  # before FSDP2 gathers its weights
         block.register_forward_hook(
@@ -247,7 +251,7 @@ def _check_optimizers(spread: Spread, module: Any, having: Sequence[Any]) -> Non
         spread.refuse("LBFGS looks at all weights as one vector, which is split here; use dp in place of shard")
 
 
-def _fully_shard(spread: Spread, module: Any) -> None:
+def _fully_shard(spread: Spread, module: Any, blocks: Sequence[Any]) -> None:
     from torch.distributed.fsdp import fully_shard
 
     torch, layout = spread.torch, spread.layout
@@ -260,7 +264,7 @@ def _fully_shard(spread: Spread, module: Any) -> None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         sizes, names = ((layout.dp, layout.shard), ("dp", "shard")) if layout.dp > 1 else ((layout.shard,), ("shard",))
         _meshes.append(torch.distributed.init_device_mesh(device, sizes, mesh_dim_names=names))
-    for block in blocks_of(module):
+    for block in blocks:
         fully_shard(block, mesh=_meshes[0])
     # By default the root's weights stay whole after a forward pass, and the program would see whole weights.
     fully_shard(module, mesh=_meshes[0], reshard_after_forward=True)
