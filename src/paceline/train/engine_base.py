@@ -97,7 +97,7 @@ class EngineBase:
     @property
     def world(self) -> World:
         """The ranks. A program that reads it is expected to split its batches itself."""
-        self._own_batches = None
+        OwnBatchCheck.note_split()
         return self._world
 
     @property

@@ -273,7 +273,7 @@ class OnDevice:
 
     def __iter__(self) -> Iterator[Any]:
         world = self._world
-        OwnBatchCheck.note_loader()
+        OwnBatchCheck.note_split()
         for batch in self.loader:
             self._check_same(batch)
             own = cp.part_of(batch, world.position("cp"), world.layout.cp) if world.layout.cp > 1 else batch

@@ -22,7 +22,7 @@ if what == "killed, asynchronous":
     recipe["asynchronous"] = {"max_staleness": 2}
 if what == "late":
     recipe["process_group"] = {"timeout_s": 10}  # on a busy machine, ranks can start seconds apart
-engine = Engine(recipe)
+engine = Engine({**recipe, "checks": {"samples": False}})
 width = 5 if what == "other shapes" and rank == 1 else 4
 model = nn.Sequential(nn.Linear(4, width), nn.Linear(width, 4))
 if what == "unused":

@@ -96,7 +96,7 @@ class OwnBatchCheck:
     same on all ranks; otherwise the ranks together train on other batches than one process.
     """
 
-    _has_loader = False  # whether the program reads batches from `engine.loader`, also of another engine
+    _is_split = False  # whether the program reads batches from `engine.loader` of any engine, or splits them itself
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -109,9 +109,9 @@ class OwnBatchCheck:
         return cls(world) if is_needed else None
 
     @classmethod
-    def note_loader(cls) -> None:
-        """Note that the program reads batches from `engine.loader`."""
-        cls._has_loader = True
+    def note_split(cls) -> None:
+        """Note that the program reads batches from `engine.loader`, or splits its batches itself."""
+        cls._is_split = True
 
     def check(self, loss: Callable[[], float]) -> None:
         """Compare the losses of the ranks before a step; a collective.
@@ -123,7 +123,7 @@ class OwnBatchCheck:
             UsageError: They differ, and no batch came from `engine.loader`.
         """
         self._steps += 1
-        if self._has_loader or not agreement.is_due(self._steps):
+        if self._is_split or not agreement.is_due(self._steps):
             return
         import torch
 
