@@ -93,6 +93,8 @@ class EngineBase:
     ) -> None:
         if error is None:
             self.close()
+        elif (explained := dtensor_reads.explain(error, self._world.layout)) is not None:
+            raise explained from error
 
     @property
     def world(self) -> World:

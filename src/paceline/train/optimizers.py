@@ -10,7 +10,7 @@ from types import MethodType
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train.parallel import dtensor_reads, split_views
+from paceline.train.parallel import dtensor_reads, shard, split_views
 
 # Parts of torch's error messages for operations that DTensor does not support.
 _NO_RULE = ("placement", "shard", "mixed torch.Tensor and DTensor")
@@ -46,7 +46,8 @@ def made(optimizer: Callable[[Any], Any], model: Any) -> Any:
             parameters of another model.
     """
     try:
-        found = optimizer(model)
+        with shard.original_classes(model):
+            found = optimizer(model)
     except ValueError as error:
         if any(parameter.requires_grad for parameter in model.parameters()):
             raise

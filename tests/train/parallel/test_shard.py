@@ -167,6 +167,7 @@ import torch
 from torch import nn
 from torch.nn.functional import mse_loss
 from tests.train.small_model import BATCHES, begin, finish
+from paceline.core.errors import UsageError
 from paceline.train import Engine
 
 OUT = begin()
@@ -239,7 +240,61 @@ def by_engine(layout, clip, resumes=False):
     return losses, [float(each.detach()) for each in model.parameters() if not each.dim()]
 
 
-FOUND = {}
+def of_class_names(model):
+    parts = [(part.__class__.__name__ in ("Block", "Scaled"), part) for part in model.modules()]
+    return in_groups(parts)
+
+
+def of_types(model):
+    return in_groups([(type(part) is Block, part) for part in model.modules()])
+
+
+def in_groups(parts):
+    groups = {True: [], False: []}
+    for chosen, part in parts:
+        groups[chosen] += part.parameters(recurse=False)
+    return torch.optim.SGD([{"params": groups[True], "lr": 0.5}, {"params": groups[False], "lr": 0.01}])
+
+
+def rates(make, layout):
+    with Engine({"layout": layout}) as engine:
+        model, optimizer = engine.setup(scaled(), make, loss=loss_of)
+    groups = [(group["lr"], list(map(id, group["params"]))) for group in optimizer.param_groups]
+    return {name: lr for name, each in model.named_parameters() for lr, ids in groups if id(each) in ids}
+
+
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Parameter(torch.ones(4, 4, dtype=torch.complex64))
+
+    def forward(self, x):
+        return (x.to(torch.complex64) @ self.mix).abs()
+
+
+def refused(model, use):
+    try:
+        with Engine({"layout": "shard=2"}) as engine:
+            model, _ = engine.setup(model, adamw, loss=loss_of)
+            use(model)
+    except UsageError as error:
+        return str(error)
+
+
+@torch.no_grad()
+def average(model):
+    for own, other in zip(model.parameters(), scaled().parameters()):
+        other.mul_(0.9).add_(own, alpha=0.1)
+
+
+@torch.no_grad()
+def limit(model):
+    model.head.weight.copy_(torch.renorm(model.head.weight, 2, 0, 1.0))
+
+
+FOUND = {"class names": rates(of_class_names, "shard=2"), "types": rates(of_types, "shard=2")}
+FOUND["complex"] = refused(Complex(), lambda model: None)
+FOUND["average"], FOUND["limit"] = refused(scaled(), average), refused(scaled(), limit)
 for clip in ("", "recipe"):
     FOUND[clip] = by_hand(clip), by_engine("shard=2", clip)
 FOUND["resumed"] = by_hand(""), by_engine("shard=2", "", resumes=True)
@@ -257,3 +312,24 @@ def test_scalar_parameters_train_as_on_one_process(scalars, case):
     one, several = scalars[case]
     for expected, found in zip(one, several, strict=True):
         assert found == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("case", "fast"), [("class names", ("blocks.0.gain", "scale")), ("types", ("blocks.0.gain", "blocks.1.gain"))]
+)
+def test_an_optimizer_finds_the_classes_that_modules_had_before_setup(scalars, case, fast):
+    rates = scalars[case]
+    assert all(rates[name] == 0.5 for name in fast)
+    assert rates["head.weight"] == rates["blocks.0.up.weight"] == 0.01
+
+
+@pytest.mark.parametrize(
+    ("case", "says"),
+    [
+        ("complex", "mix is a complex parameter"),
+        ("average", "ema.decay (--ema) for an average"),
+        ("limit", "torch cannot apply an operator to a tensor that is split over ranks"),
+    ],
+)
+def test_what_split_parameters_cannot_do_is_refused_with_a_way_out(scalars, case, says):
+    assert says in scalars[case]

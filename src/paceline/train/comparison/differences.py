@@ -52,6 +52,8 @@ def excess(own: Any, expected: Any, item_bytes: int, noise: float = 0.0) -> floa
     one, other = own.detach(), expected.detach()
     if not other.is_floating_point() and not other.is_complex():
         return 0.0 if torch.equal(one, other) else float("inf")
+    if one.is_complex():
+        one, other = torch.view_as_real(one.resolve_conj()), torch.view_as_real(other.resolve_conj())
     if one.dtype != torch.float32 or other.dtype != torch.float32:
         one, other = one.double(), other.double()
     if not one.numel():

@@ -21,6 +21,7 @@ from paceline.core.layout import Layout
 from paceline.inprocess import hooks
 
 _READ = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__index__", "__array__", "__format__")
+_NO_STRATEGY = "does not have a sharding strategy registered"  # a part of torch's error message
 _MIXED = "mixed torch.Tensor and DTensor"  # a part of torch's error message
 _running_steps: list[None] = []  # an entry for each running call of `optimizer.step()`
 _CLIP = "set optimizer.clip_norm (--clip-norm), which the engine applies to the whole model"
@@ -50,15 +51,29 @@ def explain_mixed_tensors(layout: Layout) -> Iterator[None]:
     """
     try:
         yield
-    except RuntimeError as error:
-        if _MIXED not in str(error):
+    except (RuntimeError, NotImplementedError) as error:
+        explained = explain(error, layout)
+        if explained is None:
             raise
-        raise UsageError(
+        raise explained from error
+
+
+def explain(error: BaseException | None, layout: Layout) -> UsageError | None:
+    """Return the error that replaces one of torch's about split parameters; None for another error."""
+    if _MIXED in str(error):
+        return UsageError(
             f"{layout}: the program computes with a parameter that is split over ranks and with a whole tensor (torch: "
-            "got mixed torch.Tensor and DTensor), as in a penalty on the weights, or in a part of the model that is "
-            "called outside of the forward pass of the model, such as model.head(x). Call such a part in forward(), "
-            "use weight_decay of the optimizer for a penalty on all weights, or use the layout dp"
-        ) from error
+            "got mixed torch.Tensor and DTensor), as in a penalty on the weights, an average of the weights, or a part "
+            "of the model that is called outside of the forward pass of the model, such as model.head(x). Call such a "
+            "part in forward(), use weight_decay of the optimizer for a penalty on all weights, ema.decay (--ema) for "
+            "an average, parameter.full_tensor() to read a whole parameter, or the layout dp"
+        )
+    if _NO_STRATEGY in str(error):
+        return UsageError(
+            f"{layout}: torch cannot apply an operator to a tensor that is split over ranks ({str(error).strip()}). "
+            "Use another operator, or the layout dp"
+        )
+    return None
 
 
 def patch() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -35,6 +36,9 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
 
     Returns:
         A function to call after the backward of each step.
+
+    Raises:
+        UsageError: A parameter is complex.
     """
     import torch
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -45,6 +49,7 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
         _round_at_layers(model, dtype)
         model.forward = partial(_in_precision, model.forward, precision, mesh.device_type)
     apart = blocks_apart(model, blocks)
+    _refuse_complex(model)
     scalars = {parameter for parameter in model.parameters() if not parameter.dim()}
     for block in (*apart, model):
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard, ignored_params=scalars)
@@ -56,6 +61,38 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
     if apart:
         _CallOrder(model, apart, mesh)
     return _Unused(model, apart, mesh).forget
+
+
+def _refuse_complex(model: Any) -> None:
+    """Check that no parameter is complex: FSDP2 reduces gradients in fp32.
+
+    Raises:
+        UsageError: A parameter is complex.
+    """
+    name = next((name for name, parameter in model.named_parameters() if parameter.is_complex()), None)
+    if name is not None:
+        raise UsageError(
+            f"{name} is a complex parameter, which FSDP2 cannot split; make torch.view_as_real(...) of it the "
+            "parameter and use torch.view_as_complex in forward(), or use the layout dp"
+        )
+
+
+@contextmanager
+def original_classes(model: Any) -> Iterator[None]:
+    """Give modules inside the context the classes that they had before FSDP2 replaced them.
+
+    An optimizer can choose groups of parameters by the class of a module, or by its name.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    replaced = [(part, type(part)) for part in model.modules() if isinstance(part, FSDPModule)]
+    for part, kind in replaced:
+        part.__class__ = next(base for base in kind.__bases__ if base is not FSDPModule)
+    try:
+        yield
+    finally:
+        for part, kind in replaced:
+            part.__class__ = kind
 
 
 def refuse_scalars(model: Any) -> None:
