@@ -51,7 +51,7 @@ def explain_mixed_tensors(layout: Layout) -> Iterator[None]:
     """
     try:
         yield
-    except (RuntimeError, NotImplementedError) as error:
+    except RuntimeError as error:
         explained = explain(error, layout)
         if explained is None:
             raise
