@@ -18,6 +18,7 @@ from paceline.train.double_precision import as_double, in_double
 from paceline.train.unmodified import draws
 from paceline.train.unmodified.call import Call
 from paceline.train.unmodified.comparison.outputs import Said, noted
+from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.snapshot import Place, Snapshot
 from paceline.train.unmodified.weights import shards
 
@@ -251,25 +252,35 @@ def _in_double(torch: Any, leaf: Any) -> Any:
 
 
 @contextmanager
-def small_weights_filled(torch: Any, module: Any) -> Iterator[None]:
+def small_weights_filled(exchange: Exchange, module: Any) -> Iterator[None]:
     """Give weights that are zero or very small random values inside the context, the same on all ranks.
 
     With such weights, differences of the values that they multiply would not be visible: a last layer that starts at
-    zero gives almost the same loss for all samples. Of a sharded weight, each rank fills its own part.
+    zero gives almost the same loss for all samples. Of a sharded weight, each rank fills its own part. All ranks must
+    write to the same weights, because they gather a sharded weight again after a write.
     """
-    filled = []
-    for number, weight in enumerate(module.parameters()):
-        value = getattr(weight.data, "_local_tensor", weight.data)
-        if not (weight.requires_grad and value.is_floating_point() and value.numel()):
-            continue
-        if float(value.abs().max()) < _SMALL / (weight.shape[-1] if weight.dim() > 1 else 1) ** 0.5:
-            filled.append((value, value.clone()))
-            value.copy_(torch.randn(value.shape, generator=torch.Generator().manual_seed(number)) * _FILLED)
+    torch, kept = exchange.torch, []
+    for number, value in _small_weights(exchange, module):
+        kept.append((value, value.clone()))
+        value.copy_(torch.randn(value.shape, generator=torch.Generator().manual_seed(number)) * _FILLED)
     try:
         yield
     finally:
-        for value, before in filled:
+        for value, before in kept:
             value.copy_(before)
+
+
+def _small_weights(exchange: Exchange, module: Any) -> list[tuple[int, Any]]:
+    """Return the indices of weights that are small on all ranks, and this rank's parts of them; a collective."""
+    trained = [weight for weight in module.parameters() if weight.requires_grad and weight.is_floating_point()]
+    parts = [getattr(weight.data, "_local_tensor", weight.data) for weight in trained]
+    largest = exchange.objects([float(part.abs().max()) if part.numel() else 0.0 for part in parts])
+    limits = [_SMALL / (weight.shape[-1] if weight.dim() > 1 else 1) ** 0.5 for weight in trained]
+    return [
+        (number, part)
+        for number, (part, limit) in enumerate(zip(parts, limits, strict=True))
+        if max(of_rank[number] for of_rank in largest) < limit
+    ]
 
 
 def source_gradient(torch: Any, value: Any, name: int | str) -> Any:

@@ -68,7 +68,7 @@ def compare(exchange: Exchange, call: Call, before: Way | None, *, trains: bool)
     tried = [False, True] if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda") else [False]
     found: Way | str | None = None
     for autocast in tried:
-        with trial_call.apart(torch, spread, autocast=autocast), trial_call.small_weights_filled(torch, call.module):
+        with trial_call.apart(torch, spread, autocast=autocast), trial_call.small_weights_filled(exchange, call.module):
             found = _compared(exchange, call, before)
         if isinstance(found, Way):
             return found
@@ -100,7 +100,7 @@ def _compared_in_double(exchange: Exchange, call: Call, before: Way | None) -> W
         with (
             trial_call.call_in_double(torch, call) as wide,
             trial_call.apart(torch, spread, autocast=False),
-            trial_call.small_weights_filled(torch, call.module),
+            trial_call.small_weights_filled(exchange, call.module),
         ):
             found = _compared(exchange, wide, before)
     except (RuntimeError, TypeError):  # such as a backward pass of its own for fp32
