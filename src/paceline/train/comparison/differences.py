@@ -39,7 +39,7 @@ def scale_of(value: Any) -> float:
 def excess(own: Any, expected: Any, item_bytes: int, noise: float = 0.0) -> float:
     """Return the largest difference of two tensors, as a multiple of the tolerance; infinite if a value is NaN.
 
-    Integers and booleans have no tolerance: the result is 0 or infinite.
+    For integers and booleans, the result is 0 if all elements are equal, and otherwise infinite.
 
     Args:
         own: A tensor of the split model.

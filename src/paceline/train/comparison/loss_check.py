@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
-from paceline.train.batch_samples import count_samples, is_splittable, select_samples
+from paceline.train.batches.samples import count_samples, is_splittable, select_samples
 from paceline.train.comparison import advice, samples
 from paceline.train.comparison.restoration import restore_state
 from paceline.train.passes import Loss
@@ -90,10 +90,10 @@ class CheckedLoss:
 
 
 class OwnBatchCheck:
-    """Checks that ranks do not train on batches that the program takes for each of them, such as random ones.
+    """Checks that all ranks train on the same batches if no batch comes from `engine.loader`.
 
-    Batches from `engine.loader` are those of one process. If the program takes batches in another way, they must be the
-    same on all ranks; otherwise the ranks together train on other batches than one process.
+    Batches from `engine.loader` are those of one process. If the program creates batches itself, such as random ones,
+    and they differ between ranks, the ranks train on other batches than one process.
     """
 
     _is_split = False  # whether the program reads batches from `engine.loader` of any engine, or splits them itself

@@ -9,6 +9,7 @@ A model of the engine is compared with one process as a whole, so its own calls 
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ _originals: dict[str, Any] = {}  # the functions of torch that are replaced at t
 
 
 class StatisticsCheck:
-    """Checks models that are called while an engine processes a batch."""
+    """Refuses statistics of models that no engine trains, while an engine processes a batch."""
 
     def __init__(self, layout: Layout, *, is_on: bool) -> None:
         """Store the arguments.
@@ -53,7 +54,7 @@ class StatisticsCheck:
             self.end(reason)
 
     def end(self, reason: str) -> None:
-        """End the check that `active` began with this reason; without one, do nothing."""
+        """End the check that `active` started for a reason, if it has not ended."""
         _processing.pop((id(self), reason), None)
         if not _processing:
             _restore_functions()
@@ -62,10 +63,10 @@ class StatisticsCheck:
 def _replace_functions() -> None:
     from torch.nn import functional
 
-    for name, checked in (("batch_norm", _checked_batch_norm), ("instance_norm", _checked_instance_norm)):
+    for name, mixes in (("batch_norm", _batch_norm_mixes), ("instance_norm", _instance_norm_mixes)):
         if name not in _originals:
             _originals[name] = getattr(functional, name)
-            hooks.install(functional, name, checked(_originals[name]))
+            hooks.install(functional, name, _checked(_originals[name], mixes))
 
 
 def _restore_functions() -> None:
@@ -78,53 +79,40 @@ def _restore_functions() -> None:
 
 
 @functools.cache
-def _checked_batch_norm(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `batch_norm` with a check, if it computes statistics over samples."""
+def _checked(original: Callable[..., Any], mixes: Callable[[dict[str, Any], Any], bool]) -> Callable[..., Any]:
+    """Return a function of torch with a check of its caller, if a call mixes samples."""
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        caller = sys._getframe(1)
+        if mixes(bound.arguments, caller):
+            _check_caller(original.__name__, caller)
+        return original(*args, **kwargs)
+
+    return checked
+
+
+def _batch_norm_mixes(given: dict[str, Any], caller: Any) -> bool:
+    """Return whether a call computes statistics over samples. Weight standardization calls it with a single row."""
     from torch.nn.modules.batchnorm import _BatchNorm
 
-    @functools.wraps(original)
-    def batch_norm(  # noqa: PLR0913, PLR0917
-        input: Any,
-        running_mean: Any,
-        running_var: Any,
-        weight: Any = None,
-        bias: Any = None,
-        training: bool = False,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Any:
-        # A function of the program can call it with a single row, to normalise weights or each sample alone.
-        if training and (input.shape[0] > 1 or sys._getframe(1).f_code is _BatchNorm.forward.__code__):
-            _check_caller("batch_norm")
-        return original(input, running_mean, running_var, weight, bias, training, momentum, eps)
-
-    return batch_norm
+    return given["training"] and (given["input"].shape[0] > 1 or caller.f_code is _BatchNorm.forward.__code__)
 
 
-@functools.cache
-def _checked_instance_norm(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `instance_norm` with a check, if it updates running statistics, which are a mean over samples."""
-
-    @functools.wraps(original)
-    def instance_norm(  # noqa: PLR0913, PLR0917
-        input: Any,
-        running_mean: Any = None,
-        running_var: Any = None,
-        weight: Any = None,
-        bias: Any = None,
-        use_input_stats: bool = True,
-        momentum: float = 0.1,
-        eps: float = 1e-5,
-    ) -> Any:
-        if use_input_stats and running_mean is not None:
-            _check_caller("instance_norm")
-        return original(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
-
-    return instance_norm
+def _instance_norm_mixes(given: dict[str, Any], _: Any) -> bool:
+    """Return whether a call updates running statistics, which are a mean over samples."""
+    return given["use_input_stats"] and given["running_mean"] is not None
 
 
-def _check_caller(function: str) -> None:
-    """Check that a model of an engine calls a function.
+def _check_caller(function: str, frame: Any) -> None:
+    """Check that a function is called within a model of an engine.
+
+    Args:
+        function: The name of the function.
+        frame: The frame of its caller.
 
     Raises:
         UsageError: Another model calls it, or the training loop itself.
@@ -133,7 +121,6 @@ def _check_caller(function: str) -> None:
 
     if torch._C._current_graph_task_id() != -1:  # recomputed in backward, after it was called in forward
         return
-    frame: Any = sys._getframe(2)
     modules: list[Any] = []
     while frame is not None:
         caller = frame.f_locals.get("self")

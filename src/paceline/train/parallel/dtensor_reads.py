@@ -59,7 +59,7 @@ def explain_mixed_tensors(layout: Layout) -> Iterator[None]:
 
 
 def explain(error: BaseException | None, layout: Layout) -> UsageError | None:
-    """Return the error that replaces one of torch's about split parameters; None for another error."""
+    """Return an error with a way out for an error of torch about split parameters; None for other errors."""
     if _MIXED in str(error):
         return UsageError(
             f"{layout}: the program computes with a parameter that is split over ranks and with a whole tensor (torch: "

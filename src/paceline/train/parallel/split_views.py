@@ -54,7 +54,7 @@ def patch() -> None:
 
 
 def find_owners(model: Any) -> None:
-    """Find what FSDP2 stores of each parameter of a model, so that an assignment can change it too."""
+    """Find what FSDP2 stores of each parameter of a model, because an assignment must change it too."""
     from torch.distributed.fsdp import FSDPModule
 
     for module in model.modules():
@@ -92,10 +92,10 @@ def _set_item(tensor: Any, index: Any, value: Any) -> None:
 
 
 def _set_data(tensor: Any, value: Any) -> None:
-    """Give a split tensor the memory of another tensor. Earlier results of `tensor.data` keep the old memory.
+    """Assign to `data` of a split tensor: it then shares the memory of the value. Copies of `data` keep the old memory.
 
-    If the value cannot be used as it is, because it is split in another way or FSDP2 needs room at its end, its memory
-    is copied first, and the value gets the memory of the copy too.
+    If the value is split in another way, or FSDP2 needs a longer piece, the value is copied, and both tensors use the
+    copy.
 
     Raises:
         UsageError: The value is a whole tensor or has another shape, dtype or device, or a copy is needed, while other

@@ -1,4 +1,4 @@
-"""Batches of an iterable that has no numbered samples: a generator, a list, or a `DataLoader` of an `IterableDataset`.
+"""Batches whose samples have no numbers: those of a generator, or of a `DataLoader` of an `IterableDataset`.
 
 Each rank reads whole batches, with the random numbers of rank 0, and takes its samples of them. So the batches are
 those of one process. A checkpoint has the number of batches that were read. A resumed run reads them again, with the
@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train.batch_samples import count_samples, select_rows
-from paceline.train.batches import part_of_indices
+from paceline.train.batches.order import part_of_indices
+from paceline.train.batches.samples import count_samples, select_rows
 from paceline.train.checkpoints.loader_positions import SEVERAL_LOOPS
 from paceline.train.ranks import agreement, random_states
 from paceline.train.ranks.world import World, state_of, text_of
@@ -69,7 +69,7 @@ class WholeBatches:
         return self._batches()
 
     def _begin(self) -> Iterator[Any]:
-        """Begin an epoch, and read the batches that were already used. The random states do not change by this."""
+        """Begin an epoch, and read the batches that were already used. Reading them does not change random states."""
         own = _states()
         self._begun = self._begun_again or self._of_rank_0(own)
         if not self._skip and self._world.mesh is None:
@@ -83,7 +83,7 @@ class WholeBatches:
         return iterator
 
     def _read(self, iterator: Iterator[Any]) -> Any:
-        """Return the next batch, or this object at the end, with the random numbers of rank 0; a collective."""
+        """Read the next batch with the random numbers of rank 0; a collective. At the end, return this object."""
         if self._world.mesh is None:
             return next(iterator, self)
         own = _states()
@@ -108,9 +108,9 @@ class WholeBatches:
         if agreement.is_same(agreement.digest(batch), self._world.everyone):
             return
         raise UsageError(
-            f"ranks read different batches from {self._name}: it draws from a generator with "
-            "another seed on each rank, gives each rank other samples, or ends earlier on some. It must yield the same "
-            "whole batches on all ranks; the engine gives each rank its samples of them"
+            f"ranks read different batches from {self._name}: it draws from a generator with another seed on each "
+            "rank, gives each rank other samples, or ends earlier on some ranks. Let it yield the same whole batches "
+            "on all ranks; the engine selects the samples of each rank"
         )
 
     def _select(self, batch: Any) -> Any:
@@ -120,7 +120,10 @@ class WholeBatches:
             return batch
         size = count_samples(batch)
         if not size:
-            raise UsageError(f"a batch of type {type(batch).__name__} has no tensors or lists with samples to split")
+            raise UsageError(
+                f"engine.loader() cannot split a batch of type {type(batch).__name__}, which has no tensors and no "
+                "lists; yield tensors with samples in dimension 0"
+            )
         indices = part_of_indices(list(range(size)), self._world.sample_part, layout.samples, self._micro_batches)
         return select_rows(batch, size, indices)
 
@@ -144,7 +147,10 @@ class WholeBatches:
             UsageError: The position is of another kind of loader, or the run cannot resume there.
         """
         if "begun_whole" not in state:
-            raise UsageError(f"the checkpoint has the position of another kind of loader, and not of {self._name}")
+            raise UsageError(
+                f"the checkpoint was saved with a DataLoader or paceline.data.Loader in the place of this "
+                f"{self._name}; pass the loaders to engine.loader() in the same order as in the run that saved it"
+            )
         if state["why"]:
             raise UsageError(f"the checkpoint was saved after {state['taken']} batches of an epoch, and {state['why']}")
         begun = json.loads(state["begun_whole"])

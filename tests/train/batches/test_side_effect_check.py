@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import parse
-from paceline.train.batches import RankBatchSampler
-from paceline.train.loaders import SideEffectCheck
+from paceline.train.batches.loaders import SideEffectCheck
+from paceline.train.batches.order import RankBatchSampler
 
 REMEMBER = [way for way in remembers.WAYS if way is not remembers.in_an_image_cache]
 PROGRAM = """

@@ -3,9 +3,9 @@
 Each rank draws the same order of samples with the random numbers of rank 0 and reads only its part: of a batch
 of B samples over n parts, part p has the samples p B / n to (p + 1) B / n; with micro-batches, that part of
 each micro-batch of one process. The global batch and each of its micro-batches are therefore the same on any
-layout. If a `collate_fn` or `__getitems__` gets all samples of a batch, each rank reads whole batches instead, and
-selects its samples. A `paceline.data.Loader` distributes each batch sample by sample. Checkpoints keep the positions of
-loaders.
+layout. If a `collate_fn` or `__getitems__` gets all samples of a batch, or samples have no numbers (`whole.py`), each
+rank reads whole batches instead, and selects its samples. A `paceline.data.Loader` distributes each batch sample by
+sample. Checkpoints keep the positions of loaders.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
-from paceline.train.batch_samples import like
-from paceline.train.batches import (
+from paceline.train.batches.order import (
     BatchReading,
     Dealt,
     Order,
@@ -29,6 +28,8 @@ from paceline.train.batches import (
     WholeBatchSampler,
     why_not,
 )
+from paceline.train.batches.samples import like
+from paceline.train.batches.whole import WholeBatches
 from paceline.train.checkpoints.loader_positions import LoaderPositions
 from paceline.train.comparison.loss_check import OwnBatchCheck
 from paceline.train.parallel import cp
@@ -42,7 +43,6 @@ from paceline.train.unmodified.reading.read_side_effects import (
     reachable_state,
     reread,
 )
-from paceline.train.whole_batches import WholeBatches
 
 if TYPE_CHECKING:
     from paceline.data import Loader
@@ -291,63 +291,6 @@ class OnDevice:
             )
 
 
-class TableComparison:
-    """Refuses a dataset whose tensors and arrays differ between ranks when an epoch begins.
-
-    A loop can write into a dataset, such as the labels or the weights of samples. A rank knows its own samples only,
-    so the ranks would then train on other data than one process. A dataset that changes its own arrays when it is read,
-    such as a cache, is not compared.
-
-    Args:
-        loader: A `DataLoader`.
-        world: The ranks.
-    """
-
-    def __init__(self, loader: Any, world: World) -> None:
-        self._dataset, self._world = loader.dataset, world
-        self._left = 0 if loader.num_workers else CHECKED_BATCHES
-        self._is_cache = False
-
-    def _digests(self) -> list[tuple[str, int]]:
-        import torch
-
-        digests = Digests(torch, skip_caches=True, arrays_only=True)
-        return list(digests.of_parts(type(self._dataset).__name__, self._dataset))
-
-    @contextmanager
-    def watched_read(self) -> Iterator[None]:
-        """Note whether reading a batch inside the context changes an array; the first two batches are watched."""
-        if not self._left:
-            yield
-            return
-        before = self._digests()
-        yield
-        self._left -= 1
-        self._is_cache = self._is_cache or self._digests() != before
-
-    def check(self) -> None:
-        """Compare the arrays between ranks; a collective.
-
-        Raises:
-            UsageError: They differ.
-        """
-        import torch
-
-        own = self._digests()
-        number = agreement.digest(own)
-        is_cache, most, least = agreement.largest([self._is_cache, number, -number], self._world.everyone)
-        if is_cache or most == -least:
-            return
-        every: list[Any] = [None] * torch.distributed.get_world_size()
-        torch.distributed.all_gather_object(every, own)
-        name = next((name for name, digest in own if any((name, digest) not in each for each in every)), "its content")
-        raise UsageError(
-            f"{name} of the data set differs between ranks when an epoch begins: the program created it differently "
-            "on each rank, or changed it from the samples of a rank. Seed what it draws, and exchange what it computes "
-            "from samples before the epoch (torch.distributed.all_gather), so that all ranks have the same data"
-        )
-
-
 class OurPart:
     """This rank's part of a `paceline.data.Loader`, with its position.
 
@@ -438,6 +381,63 @@ class SideEffectCheck:
                 "reads only its part of a batch, so it would get other samples than one process; make samples "
                 "independent of each other, or train without this check: set checks.samples = false"
             )
+
+
+class TableComparison:
+    """Refuses a dataset whose tensors and arrays differ between ranks when an epoch begins.
+
+    A loop can write into a dataset, such as the labels or the weights of samples. A rank knows its own samples only,
+    so the ranks would then train on other data than one process. A dataset that changes its own arrays when it is read,
+    such as a cache, is not compared.
+
+    Args:
+        loader: A `DataLoader`.
+        world: The ranks.
+    """
+
+    def __init__(self, loader: Any, world: World) -> None:
+        self._dataset, self._world = loader.dataset, world
+        self._left = 0 if loader.num_workers else CHECKED_BATCHES
+        self._is_cache = False
+
+    def _digests(self) -> list[tuple[str, int]]:
+        import torch
+
+        digests = Digests(torch, skip_caches=True, arrays_only=True)
+        return list(digests.of_parts(type(self._dataset).__name__, self._dataset))
+
+    @contextmanager
+    def watched_read(self) -> Iterator[None]:
+        """Note whether reading a batch inside the context changes an array; the first two batches are watched."""
+        if not self._left:
+            yield
+            return
+        before = self._digests()
+        yield
+        self._left -= 1
+        self._is_cache = self._is_cache or self._digests() != before
+
+    def check(self) -> None:
+        """Compare the arrays between ranks; a collective.
+
+        Raises:
+            UsageError: They differ.
+        """
+        import torch
+
+        own = self._digests()
+        number = agreement.digest(own)
+        is_cache, most, least = agreement.largest([self._is_cache, number, -number], self._world.everyone)
+        if is_cache or most == -least:
+            return
+        every: list[Any] = [None] * torch.distributed.get_world_size()
+        torch.distributed.all_gather_object(every, own)
+        name = next((name for name, digest in own if any((name, digest) not in each for each in every)), "its content")
+        raise UsageError(
+            f"{name} of the data set differs between ranks when an epoch begins: the program created it differently "
+            "on each rank, or changed it from the samples of a rank. Seed what it draws, and exchange what it computes "
+            "from samples before the epoch (torch.distributed.all_gather), so that all ranks have the same data"
+        )
 
 
 def moved(batch: Any, device: Any) -> Any:
