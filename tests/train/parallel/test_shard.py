@@ -263,6 +263,47 @@ def rates(make, layout):
     return {name: lr for name, each in model.named_parameters() for lr, ids in groups if id(each) in ids}
 
 
+class Weighted(nn.Module):
+    '''Returns parameters for the loss: a whole one, a view of one, and a scalar.'''
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.scale = nn.Linear(4, 2), nn.Parameter(torch.tensor(0.2))
+        self.blocks, self.variances = nn.ModuleList(Block() for _ in range(2)), nn.Parameter(torch.zeros(2))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x), self.variances, {"bias": self.head.bias[:1]}, self.scale
+
+
+def weighted_loss(output, target):
+    out, variances, more, scale = output
+    errors = (out - target).square().mean(0)
+    return (errors * (-variances).exp() + variances).sum() * scale.exp() + more["bias"].square().sum()
+
+
+def returned(layout):
+    torch.manual_seed(5)
+    model, losses = Weighted(), []
+    if not layout:
+        optimizer = adamw(model)
+        for inputs, target in BATCHES:
+            optimizer.zero_grad()
+            loss = weighted_loss(model(inputs), target)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+    engine = Engine({"layout": layout})
+    engine.setup(model, adamw, loss=weighted_loss)
+    for inputs, target in BATCHES:
+        engine.train_batch(*(each.chunk(2)[engine.world.sample_part] for each in (inputs, target)))
+        losses.append(engine.loss())
+        engine.step()
+    return losses
+
+
 class Complex(nn.Module):
     def __init__(self):
         super().__init__()
@@ -293,6 +334,7 @@ def limit(model):
 
 
 FOUND = {"class names": rates(of_class_names, "shard=2"), "types": rates(of_types, "shard=2")}
+FOUND["returned"] = returned(""), returned("shard=2")
 FOUND["complex"] = refused(Complex(), lambda model: None)
 FOUND["average"], FOUND["limit"] = refused(scaled(), average), refused(scaled(), limit)
 for clip in ("", "recipe"):
@@ -333,3 +375,8 @@ def test_an_optimizer_finds_the_classes_that_modules_had_before_setup(scalars, c
 )
 def test_what_split_parameters_cannot_do_is_refused_with_a_way_out(scalars, case, says):
     assert says in scalars[case]
+
+
+def test_a_model_may_return_its_parameters(scalars):
+    one, several = scalars["returned"]
+    assert several == pytest.approx(one, rel=1e-5)

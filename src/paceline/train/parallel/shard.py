@@ -52,6 +52,7 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
     _refuse_complex(model)
     scalars = {parameter for parameter in model.parameters() if not parameter.dim()}
     for block in (*apart, model):
+        block.register_forward_hook(_copy_returned_parameters)
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard, ignored_params=scalars)
     if scalars:
         _ScalarGradients(model, mesh)
@@ -61,6 +62,21 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
     if apart:
         _CallOrder(model, apart, mesh)
     return _Unused(model, apart, mesh).forget
+
+
+def _copy_returned_parameters(_: Any, __: Any, output: Any) -> Any:
+    """Return the output of a module with copies of the parameters in it. FSDP2 frees their memory after the call."""
+    import torch
+    from torch.utils import _pytree
+
+    def is_parameter(leaf: Any) -> bool:
+        return isinstance(leaf, torch.Tensor) and isinstance(
+            leaf if leaf._base is None else leaf._base, torch.nn.Parameter
+        )
+
+    if not any(map(is_parameter, _pytree.tree_leaves(output))):
+        return None
+    return _pytree.tree_map(lambda leaf: leaf.clone() if is_parameter(leaf) else leaf, output)
 
 
 def _refuse_complex(model: Any) -> None:
