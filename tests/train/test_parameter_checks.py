@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from tests.train.launching import results_of
+from tests.train.launching import on_ranks, results_of
 
 PROGRAM = """
+import sys
 from contextlib import nullcontext
 import torch
 from torch import nn
 from torch.nn.functional import mse_loss
+from torch.utils.data import TensorDataset
 from tests.train.small_model import BATCHES, begin, finish
 from paceline.core.errors import UsageError
+from paceline.data import Loader
 from paceline.train import Engine
 
 OUT = begin()
@@ -90,6 +93,28 @@ def run(layout, output_of, change=None, optimizer=torch.optim.SGD, backwards=1):
         return str(error)
 
 
+def skip(layout, how):
+    engine = Engine({"layout": layout})
+    model, _ = engine.setup(Net(), lambda m: torch.optim.SGD(m.parameters(), 0.1))
+    rows = torch.zeros(64, 4)
+    rows[2] = 1e6  # in the part of rank 0
+    try:
+        for (inputs,) in engine.loader(Loader(TensorDataset(rows), batch_size=8)):
+            if how == "before" and inputs.max() > 1:
+                continue
+            with engine.micro_step():
+                loss = model(inputs).square().mean() + inputs.max()
+                if how == "within" and loss > 1:
+                    continue
+                engine.backward(loss)
+            engine.step()
+        return engine.steps
+    except UsageError as error:
+        if how == "within":  # the other rank waits
+            raise
+        return str(error)
+
+
 CASES = {
     "one call": (one_call,), "attribute": (attribute,), "optimizer": (one_call, None, Noisy),
     "penalty": (one_call, "penalty"),
@@ -100,8 +125,12 @@ LAYOUTS = {"rate": ("", "dp=2", "shard=2")}
 found = {}
 for name, case in CASES.items():
     found[name] = {layout: run(layout, *case) for layout in LAYOUTS.get(name, ("", "dp=2"))}
+for layout in ("dp=2", "shard=2"):
+    found[f"skip, none {layout}"] = skip(layout, "none")
+    found[f"skip, before {layout}"] = skip(layout, "before")
 finish(found)
 """
+WITHIN = PROGRAM[: PROGRAM.index("CASES = {")] + "\nfinish(skip(sys.argv[2], 'within'))\n"
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +162,17 @@ def test_a_learning_rate_that_follows_the_loss_of_one_rank_is_refused(found, lay
 def test_noise_in_the_training_loop_is_refused(found):
     assert "step 1 after setup(): the gradient of first.weight differs" in found["gradients"]["dp=2"]
     assert "the values of first.weight differ between the ranks after this step" in found["values"]["dp=2"]
+
+
+@pytest.mark.parametrize("layout", ["dp=2", "shard=2"])
+def test_a_batch_that_one_rank_skips_is_noticed(found, layout):
+    assert "ranks have read different numbers of batches" in found[f"skip, before {layout}"]
+    assert found[f"skip, none {layout}"] == 8
+
+
+@pytest.mark.parametrize("layout", ["dp=2", "shard=2"])
+def test_a_micro_step_without_a_loss_ends_the_run_at_once(tmp_path, layout):
+    (tmp_path / "program.py").write_text(WITHIN)
+    ran = on_ranks(2, tmp_path / "program.py", tmp_path / "result.json", layout, timeout_s=100)
+    assert ran.returncode == 2
+    assert "rank 0: micro_step() ended without engine.backward(loss)" in ran.stderr

@@ -120,9 +120,14 @@ class Engine(EngineBase):
                 While batches are read: a sample depends on previously read samples.
         """
         checked = self.recipe.checks.samples and not self.recipe.apart
-        of_batch = partial(self._statistics_check.active, "batch")
         return loaders.split(
-            loader, self._world, self._loader_positions, self._planned, of_batch, dealt=self._dealt, checked=checked
+            loader,
+            self._world,
+            self._loader_positions,
+            self._planned,
+            self._processing_batch,
+            dealt=self._dealt,
+            checked=checked,
         )
 
     def split(self, batch: Any) -> list[Any]:
@@ -139,8 +144,15 @@ class Engine(EngineBase):
         passes = self._ready()
         if passes.begun == 0 and self._replicas is not None:
             self._replicas.begin()
+        losses = self._weights.count
         with self._statistics_check.active("micro-step"), passes.micro_step(last):
             yield
+            if self._weights.count == losses and self._world.mesh is not None:
+                raise UsageError(
+                    "micro_step() ended without engine.backward(loss), and other ranks may wait for the gradients of "
+                    "this rank; call backward() in each micro-step, and decide by a value that all ranks have, such as "
+                    "engine.loss(), whether to skip a batch"
+                )
 
     def backward(self, loss: Any, weight: Any = None) -> None:
         """Run backward of one micro-batch; several losses of one micro-step are added.
@@ -201,7 +213,7 @@ class Engine(EngineBase):
         if self._own_batches is not None:
             self._own_batches.check(self._weights.own_sum)
         if self._replica_check is not None:
-            self._replica_check.before_step()
+            self._replica_check.before_step(self._batches)
         result = self._update(arranged.held)
         if self._replica_check is not None:
             self._replica_check.after_step()

@@ -64,6 +64,7 @@ class EngineBase:
         self._replicas: Replicas | None = None
         self._average: AveragedWeights | None = None
         self._tried = 0  # steps, skipped ones too
+        self._batches = 0  # that the program has read from `loader`
         self._is_stepping = False  # whether `step` of the engine runs the optimizer
         self._made_with_state = False  # whether the optimizer has state before a step, as Adagrad has
         self._passes: Passes | None = None
@@ -250,6 +251,13 @@ class EngineBase:
         if self._schedule is not None:
             found["schedule"] = self._schedule.state_dict()
         return found
+
+    @contextmanager
+    def _processing_batch(self) -> Iterator[None]:
+        """Count a batch that the program has read, and check inside the context which models it calls."""
+        self._batches += 1
+        with self._statistics_check.active("batch"):
+            yield
 
     @contextmanager
     def _stepping(self) -> Iterator[None]:

@@ -32,6 +32,10 @@ _VALUE = (
     "them, such as random numbers in the training loop. Draw such numbers from a torch.Generator that has the same "
     "seed on all ranks"
 )
+_BATCHES = (
+    "ranks have read different numbers of batches. The program decides on each rank, by the samples or the loss of "
+    "this rank, whether to skip a batch or a step. Decide by a value that all ranks have, such as engine.loss()"
+)
 _SETTING = (
     "{name} of the optimizer differs between the ranks. Set it from a value that all ranks have, such as engine.loss() "
     "or the result of engine.evaluate(), and not from the loss of one rank"
@@ -128,14 +132,19 @@ class ReplicaCheck:
         self._world, self._model, self._optimizer = world, model, optimizer
         self._steps = 0  # since `setup`
 
-    def before_step(self) -> None:
+    def before_step(self, batches: int) -> None:
         """Compare gradients and the numbers of the optimizers before a step; a collective of all ranks.
+
+        Args:
+            batches: The number of batches that this rank has read.
 
         Raises:
             UsageError: A gradient or a number differs.
         """
         self._steps += 1
         if self._is_due():
+            if not agreement.is_same(batches, self._world.everyone):
+                self._refuse(_BATCHES, "")
             for axis in set(self._world.layout.in_use) - {"pp"}:  # each stage has its own groups of parameters
                 named = list(_numbers_of(self._optimizer))
                 place = _first_difference([number for _, number in named], self._world.group(axis), self._world.device)
