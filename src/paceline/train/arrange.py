@@ -100,7 +100,7 @@ def _prepared(model: Any, world: World, recipe: Recipe) -> list[Any]:
     """Check a model, move it to its device with the values of rank 0, and return its repeated blocks."""
     _check(model, world)
     _check_hooks(model, world.layout)
-    _check_max_norm(model, world.layout)
+    _check_embeddings(model, world.layout)
     blocks = blocks_of(model)
     recipe.memory.check(model, blocks)
     recipe.precision.convert(model)
@@ -157,15 +157,25 @@ def _check_hooks(model: Any, layout: Layout) -> None:
             )
 
 
-def _check_max_norm(model: Any, layout: Layout) -> None:
-    """Check that no embedding changes its weights in the forward pass, if ranks see different samples or positions.
+def _check_embeddings(model: Any, layout: Layout) -> None:
+    """Check the embeddings of a model, if ranks see different samples or positions.
 
     Raises:
-        UsageError: An embedding has `max_norm`: each rank would change the rows that its own samples use.
+        UsageError: An embedding has sparse gradients, or `max_norm`, with which its forward pass changes the rows that
+            the samples of a rank use.
     """
     if layout.samples == 1 and layout.cp == 1:
         return
-    name = next((name for name, part in model.named_modules() if getattr(part, "max_norm", None) is not None), None)
+    import torch
+
+    embeddings = [(n, e) for n, e in model.named_modules() if isinstance(e, torch.nn.Embedding | torch.nn.EmbeddingBag)]
+    sparse = next((name for name, each in embeddings if each.sparse), None)
+    if sparse is not None:
+        raise UsageError(
+            f"layout {layout}: {sparse} has sparse=True, and sparse gradients cannot be reduced over ranks; leave "
+            "sparse=True out"
+        )
+    name = next((name for name, each in embeddings if each.max_norm is not None), None)
     if name is not None:
         raise UsageError(
             f"layout {layout}: {name} has max_norm, with which the forward pass changes the weights that a rank's own "

@@ -22,8 +22,8 @@ from paceline.core.errors import UsageError
 from paceline.train import gradients, optimizers
 from paceline.train.arrange import arrange
 from paceline.train.average import AveragedWeights
+from paceline.train.batch_samples import split_batch
 from paceline.train.batches import loaders
-from paceline.train.batches.samples import split_batch
 from paceline.train.comparison.first_step import FirstStep, copied
 from paceline.train.engine_base import EngineBase
 from paceline.train.meta_device import Init, Weights, fill, source_of

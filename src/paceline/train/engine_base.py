@@ -93,6 +93,7 @@ class EngineBase:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
+            self._check_replicas()
             self.close()
         elif (explained := dtensor_reads.explain(error, self._world.layout)) is not None:
             raise explained from error
@@ -132,7 +133,13 @@ class EngineBase:
             raise UsageError(
                 "evaluate() needs the loss: setup(model, optimizer, loss=torch.nn.functional.cross_entropy)"
             )
+        self._check_replicas()
         return evaluated(self._ready().arranged, self._world, loader, {**loss, **measures}, self._weight, self._context)
+
+    def _check_replicas(self) -> None:
+        """Check that ranks with the same parameters have the same values; a collective."""
+        if self._replica_check is not None and (self._average is None or not self._average.in_use):
+            self._replica_check.compare_values()
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -183,6 +190,7 @@ class EngineBase:
         """
         arranged = self._ready().arranged
         self._check_not_averaged("save")
+        self._check_replicas()
         if self._replicas is not None:
             self._replicas.can_save(self._tried)
         state = checkpoints.state(
@@ -235,6 +243,7 @@ class EngineBase:
         Raises:
             UsageError: The path has another ending.
         """
+        self._check_replicas()
         export(self._ready().arranged.held, self._world, Path(path))
 
     def _progress(self) -> dict[str, Any]:
@@ -286,7 +295,7 @@ class EngineBase:
 
     def _passes_of(self, arranged: Arranged) -> Passes:
         """Return the forward and backward passes of a model. They search losses for parameters outside of the model."""
-        if hasattr(self._optimizer, "register_step_pre_hook"):
+        if hasattr(self._optimizer, "_optimizer_step_pre_hooks"):  # a class of the program may not call its base class
             self._optimizer.register_step_pre_hook(self._check_stepping)
         if arranged.whole is not None:
             self._replica_check = ReplicaCheck(self._world, arranged.held, self._optimizer)

@@ -18,8 +18,8 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.train.arrange import Arranged
+from paceline.train.batch_samples import count_samples, is_splittable, select_samples
 from paceline.train.batches import loaders
-from paceline.train.batches.samples import count_samples, is_splittable, select_samples
 from paceline.train.parallel import cp
 from paceline.train.passes import called
 from paceline.train.ranks import agreement, random_states

@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.train.arrange import Arranged
-from paceline.train.batches.samples import split_batch
+from paceline.train.batch_samples import split_batch
 from paceline.train.gradients import Weights, inverse, multiply
 from paceline.train.parallel import decoders
 

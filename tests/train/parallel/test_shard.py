@@ -334,6 +334,54 @@ def limit(model):
 
 
 FOUND = {"class names": rates(of_class_names, "shard=2"), "types": rates(of_types, "shard=2")}
+class Masked(nn.Linear):
+    '''Changes its weight in forward, in one of several ways.'''
+
+    def __init__(self, how):
+        super().__init__(4, 4)
+        self.how, self.calls = how, 0
+        self.register_buffer("mask", torch.ones(4, 4).tril())
+
+    def forward(self, x):
+        self.calls += 1
+        if self.how == "data":
+            self.weight.data *= self.mask
+        elif self.how == "assigned":
+            self.weight.data = self.weight.data.clamp(min=0)
+        elif self.how == "no grad" and self.calls > 2:
+            with torch.no_grad():
+                self.weight.mul_(self.mask)
+        elif self.how == "computed":
+            return nn.functional.linear(x, self.weight * self.mask, self.bias)
+        return super().forward(x)
+
+
+class Stack(nn.Module):
+    def __init__(self, how, count):
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(Masked(how) for _ in range(count)), nn.Linear(4, 2)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def changed(how, count, layout="shard=2"):
+    torch.manual_seed(5)
+    try:
+        engine = Engine({"layout": layout, "checks": {"first_step": how != "data"}})
+        engine.setup(Stack(how, count), adamw, loss=mse_loss)
+        for inputs, target in BATCHES:
+            engine.train_batch(*(each.chunk(2)[engine.world.sample_part] for each in (inputs, target)))
+            engine.step()
+        return engine.steps
+    except UsageError as error:
+        return str(error)
+
+
+FOUND["changed"] = {f"{how} {count}": changed(how, count)
+                    for how in ("data", "assigned", "no grad", "computed") for count in (1, 2)}
 FOUND["returned"] = returned(""), returned("shard=2")
 FOUND["complex"] = refused(Complex(), lambda model: None)
 FOUND["average"], FOUND["limit"] = refused(scaled(), average), refused(scaled(), limit)
@@ -380,3 +428,14 @@ def test_what_split_parameters_cannot_do_is_refused_with_a_way_out(scalars, case
 def test_a_model_may_return_its_parameters(scalars):
     one, several = scalars["returned"]
     assert several == pytest.approx(one, rel=1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("how", ["data", "assigned", "no grad"])
+def test_a_forward_pass_that_changes_weights_is_refused(scalars, how, count):
+    assert "changes its parameter" in scalars["changed"][f"{how} {count}"]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_forward_pass_that_computes_another_weight_trains(scalars, count):
+    assert scalars["changed"][f"computed {count}"] == 5

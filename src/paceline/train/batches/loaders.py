@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
+from paceline.train.batch_samples import like
 from paceline.train.batches.order import (
     BatchReading,
     Dealt,
@@ -28,7 +29,6 @@ from paceline.train.batches.order import (
     WholeBatchSampler,
     why_not,
 )
-from paceline.train.batches.samples import like
 from paceline.train.batches.whole import WholeBatches
 from paceline.train.checkpoints.loader_positions import LoaderPositions
 from paceline.train.comparison.loss_check import OwnBatchCheck

@@ -19,7 +19,7 @@ from itertools import chain, count
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train.batches.samples import select_rows
+from paceline.train.batch_samples import select_rows
 from paceline.train.checkpoints.loader_positions import SEVERAL_LOOPS, BatchPosition
 from paceline.train.ranks import agreement, random_states
 from paceline.train.ranks.world import World, state_of

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.train.batch_samples import count_samples, select_rows
 from paceline.train.batches.order import part_of_indices
-from paceline.train.batches.samples import count_samples, select_rows
 from paceline.train.checkpoints.loader_positions import SEVERAL_LOOPS
 from paceline.train.ranks import agreement, random_states
 from paceline.train.ranks.world import World, state_of, text_of

@@ -15,7 +15,7 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
-from paceline.train.batches.samples import count_samples, is_splittable, select_samples
+from paceline.train.batch_samples import count_samples, is_splittable, select_samples
 from paceline.train.comparison import advice, samples
 from paceline.train.comparison.restoration import restore_state
 from paceline.train.passes import Loss

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from paceline.core.errors import UsageError
 from paceline.train import gradients
 from paceline.train.arrange import Arranged
-from paceline.train.batches.samples import count_samples, join_batches, select_samples, split_batch
+from paceline.train.batch_samples import count_samples, join_batches, select_samples, split_batch
 from paceline.train.comparison import samples
 from paceline.train.comparison.differences import relative
 from paceline.train.comparison.draws import NotReplayable

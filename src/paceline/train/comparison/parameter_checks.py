@@ -28,9 +28,9 @@ _GRADIENT = (
     "returned, with one call of it before each backward(), and change gradients in the same way on all ranks"
 )
 _VALUE = (
-    "the values of {name} differ between the ranks after this step, because something outside of the model changed "
-    "them, such as random numbers in the training loop. Draw such numbers from a torch.Generator that has the same "
-    "seed on all ranks"
+    "the values of {name} differ between the ranks, because something outside of the model changed them, such as "
+    "random numbers, or the samples of a rank, in the training loop. Draw such numbers from a torch.Generator that has "
+    "the same seed on all ranks, and exchange what is computed from samples (torch.distributed.all_reduce)"
 )
 _BATCHES = (
     "ranks have read different numbers of batches. The program decides on each rank, by the samples or the loss of "
@@ -149,7 +149,7 @@ class ReplicaCheck:
                 named = list(_numbers_of(self._optimizer))
                 place = _first_difference([number for _, number in named], self._world.group(axis), self._world.device)
                 self._refuse(_SETTING, None if place is None else named[place][0])
-        self._compare(_GRADIENT, lambda parameter: parameter.grad)
+            self._compare(_GRADIENT, lambda parameter: parameter.grad)
 
     def after_step(self) -> None:
         """Compare values after an optimizer step; a collective of all ranks.
@@ -157,11 +157,18 @@ class ReplicaCheck:
         Raises:
             UsageError: A value differs.
         """
+        if self._is_due():
+            self.compare_values()
+
+    def compare_values(self) -> None:
+        """Compare the values of parameters; a collective of all ranks.
+
+        Raises:
+            UsageError: A value differs.
+        """
         self._compare(_VALUE, lambda parameter: parameter)
 
     def _compare(self, message: str, tensor_of: Callable[[Any], Any]) -> None:
-        if not self._is_due():
-            return
         for group, named in self._groups().items():
             tensors = [(name, tensor_of(each)) for name, each in named if tensor_of(each) is not None]
             place = _first_difference([_plain(each) for _, each in tensors], group, self._world.device)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import permutations
 from typing import Any
 
-from paceline.train.batches.samples import is_list_of_samples, like
+from paceline.train.batch_samples import is_list_of_samples, like
 from paceline.train.parallel import cp
 from paceline.train.ranks.world import World
 

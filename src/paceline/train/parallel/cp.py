@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train.batches.samples import like
+from paceline.train.batch_samples import like
 
 _here = threading.local()  # .part: this rank's part, during a forward pass of this thread
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.train.attribute_snapshot import AttributeSnapshot
-from paceline.train.batches.samples import like
+from paceline.train.batch_samples import like
 from paceline.train.parallel import cp
 from paceline.train.ranks import agreement, random_states
 from paceline.train.ranks.world import World

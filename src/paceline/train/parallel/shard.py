@@ -17,11 +17,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.train.precision import Precision
-from paceline.train.ranks.agreement import is_same, largest
+from paceline.train.ranks.agreement import is_due, is_same, largest
 
 
 def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, reshard: bool) -> Callable[[], None]:
@@ -53,6 +54,7 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
     scalars = {parameter for parameter in model.parameters() if not parameter.dim()}
     for block in (*apart, model):
         block.register_forward_hook(_copy_returned_parameters)
+        watch_forward_writes(block, partial(_refuse_forward_write, block))
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard, ignored_params=scalars)
     if scalars:
         _ScalarGradients(model, mesh)
@@ -77,6 +79,60 @@ def _copy_returned_parameters(_: Any, __: Any, output: Any) -> Any:
     if not any(map(is_parameter, _pytree.tree_leaves(output))):
         return None
     return _pytree.tree_map(lambda leaf: leaf.clone() if is_parameter(leaf) else leaf, output)
+
+
+def watch_forward_writes(module: Any, refuse: Callable[[str], None]) -> None:
+    """Check in some calls of a module that its forward pass does not change its parameters, such as by a mask.
+
+    The forward pass changes the gathered copies. FSDP2 frees them, and the backward pass uses the old values.
+
+    Args:
+        module: A module before `fully_shard`; the check must run before the hooks of FSDP2.
+        refuse: Called with the name of a changed parameter.
+    """
+    calls = count(1)
+
+    def check(module: Any, *_: Any) -> None:
+        if is_due(next(calls)):
+            names = [owner._param_fqn or "a parameter" for owner in owners_of(module) if _is_changed(owner)]
+            if names:
+                refuse(names[0])
+
+    module.register_forward_hook(check)
+
+
+def owners_of(module: Any) -> list[Any]:
+    """Return what FSDP2 stores of each parameter that it gathers with a module; empty for other modules."""
+    from torch.distributed.fsdp import FSDPModule
+
+    if not isinstance(module, FSDPModule):
+        return []
+    state: Any = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None) or filter(None, [state._fsdp_param_group])
+    return [owner for group in groups for owner in group.fsdp_params]
+
+
+def _is_changed(owner: Any) -> bool:
+    """Return whether the gathered copy of a parameter differs from this rank's part of the parameter."""
+    import torch
+
+    gathered = getattr(owner, "_unsharded_param", None)
+    own = owner.sharded_param._local_tensor.detach()
+    if gathered is None or not own.numel() or not gathered.untyped_storage().nbytes():
+        return False
+    whole = getattr(gathered, "_local_tensor", gathered).detach()
+    dim, mesh = owner.fsdp_placement.dim, owner.mesh_info
+    piece = whole.chunk(mesh.shard_mesh_size, dim)[mesh.shard_mesh_rank]
+    return not torch.equal(piece, own.to(piece.dtype))
+
+
+def _refuse_forward_write(module: Any, name: str) -> None:
+    """Raise a UsageError for a forward pass that changes a parameter."""
+    raise UsageError(
+        f"the forward pass of {type(module).__name__.removeprefix('FSDP')} changes its parameter {name}, such as by a "
+        "mask or a limit, which shard cannot store. Compute the changed weight in forward() without assigning it, "
+        f"change {name} after engine.step() instead, or use dp in place of shard"
+    )
 
 
 def _refuse_complex(model: Any) -> None:
@@ -161,9 +217,9 @@ class _ScalarGradients:
         both = torch.stack([each.to(torch.float64) for each in (*given, *used)])
         for group in groups_of(self._mesh):
             torch.distributed.all_reduce(both, group=group)
-        sums, counts = (both / self._mesh.size()).chunk(2)
-        for scalar, value, count in zip(scalars, sums, counts, strict=True):
-            if scalar.grad is not None or bool(count):  # a scalar that no rank used has no gradient
+        sums, uses = (both / self._mesh.size()).chunk(2)
+        for scalar, value, use in zip(scalars, sums, uses, strict=True):
+            if scalar.grad is not None or bool(use):  # a scalar that no rank used has no gradient
                 scalar.grad = value.to(scalar.dtype)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.inprocess import hooks
+from paceline.train.parallel import shard
 from paceline.train.parallel.dtensor_reads import in_optimizer_step
 
 _WAY_OUT = (
@@ -55,14 +56,9 @@ def patch() -> None:
 
 def find_owners(model: Any) -> None:
     """Find what FSDP2 stores of each parameter of a model, because an assignment must change it too."""
-    from torch.distributed.fsdp import FSDPModule
-
     for module in model.modules():
-        if isinstance(module, FSDPModule):
-            state: Any = module._get_fsdp_state()
-            for group in getattr(state, "_fsdp_param_groups", None) or filter(None, [state._fsdp_param_group]):
-                for owner in group.fsdp_params:
-                    _owners[id(owner.sharded_param)] = weakref.ref(module), weakref.ref(owner)
+        for owner in shard.owners_of(module):
+            _owners[id(owner.sharded_param)] = weakref.ref(module), weakref.ref(owner)
 
 
 def _tensor() -> Any:

@@ -275,7 +275,9 @@ def _check_iterators(spread: Spread, module: Any) -> None:
 
 def _check_max_norm(spread: Spread, module: Any) -> None:
     """End the program if an embedding changes its weights in the forward pass, for the samples of one rank only."""
-    name = next((name for name, part in module.named_modules() if getattr(part, "max_norm", None) is not None), None)
+    kinds = (spread.torch.nn.Embedding, spread.torch.nn.EmbeddingBag)
+    embeddings = ((name, part) for name, part in module.named_modules() if isinstance(part, kinds))
+    name = next((name for name, each in embeddings if each.max_norm is not None), None)
     if name is not None:
         spread.refuse(
             f"{name or type(module).__name__} has max_norm, with which the forward pass changes the weights that a "

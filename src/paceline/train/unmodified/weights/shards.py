@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from paceline.inprocess import hooks
 from paceline.inprocess.identity import IdentityMap
 from paceline.train.activations import blocks_of
-from paceline.train.parallel.shard import blocks_apart
+from paceline.train.parallel.shard import blocks_apart, watch_forward_writes
 from paceline.train.unmodified.state import Spread, check_hooks
 from paceline.train.unmodified.weights import aliases, copies, operators
 from paceline.train.unmodified.weights.operators import READ, whole
@@ -264,10 +264,20 @@ def _fully_shard(spread: Spread, module: Any, blocks: Sequence[Any]) -> None:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         sizes, names = ((layout.dp, layout.shard), ("dp", "shard")) if layout.dp > 1 else ((layout.shard,), ("shard",))
         _meshes.append(torch.distributed.init_device_mesh(device, sizes, mesh_dim_names=names))
+    for part in (*blocks, module):
+        watch_forward_writes(part, functools.partial(_refuse_forward_write, spread, part))
     for block in blocks:
         fully_shard(block, mesh=_meshes[0])
     # By default the root's weights stay whole after a forward pass, and the program would see whole weights.
     fully_shard(module, mesh=_meshes[0], reshard_after_forward=True)
+
+
+def _refuse_forward_write(spread: Spread, module: Any, name: str) -> None:
+    """End the program because a forward pass changes a weight."""
+    spread.refuse(
+        f"the forward pass of {_name_of(module)} changes its weight {name}, such as by a mask or a limit, which FSDP2 "
+        "cannot store; use dp in place of shard"
+    )
 
 
 def _check_block(spread: Spread, exchange: Any, number: int, block: Any, given: Any) -> None:

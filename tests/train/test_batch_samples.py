@@ -9,7 +9,7 @@ import torch
 from transformers.modeling_outputs import CausalLMOutput
 
 from paceline.core.errors import UsageError
-from paceline.train.batches import samples as batch_samples
+from paceline.train import batch_samples
 
 Pair = namedtuple("Pair", ["inputs", "target"])
 IMAGES = [torch.full((4, 4, 4), float(i)) for i in range(6)]
