@@ -42,7 +42,7 @@ def share(model: Any, group: Any) -> None:
 def _forward(part: Any, total: Total, values: Any) -> Any:
     """Run the forward pass of a BatchNorm layer; in training its statistics are those of all ranks."""
     if not part.training:
-        return type(part).forward(part, values)
+        return _evaluated(part, values)
     part._check_input_dim(values)
     factor, kept = part.momentum, part.track_running_stats and part.running_mean is not None
     if kept and part.num_batches_tracked is not None:
@@ -51,6 +51,21 @@ def _forward(part: Any, total: Total, values: Any) -> Any:
     running = (part.running_mean, part.running_var) if kept else (None, None)
     normal = normalised(values, total, (*running, factor, part.eps))
     return scaled(normal, part.weight, part.bias).to(values.dtype)
+
+
+def _evaluated(part: Any, values: Any) -> Any:
+    """Run the forward pass of a BatchNorm layer in evaluation mode, with parameters in the format of its statistics.
+
+    FSDP2 gathers parameters in 16 bits and keeps statistics in fp32, and torch does not take both on a CPU.
+    """
+    import torch
+
+    mean, weight, bias = part.running_mean, part.weight, part.bias
+    if mean is None or weight is None or weight.dtype == mean.dtype:
+        return type(part).forward(part, values)
+    part._check_input_dim(values)
+    weight, bias = weight.to(mean.dtype), None if bias is None else bias.to(mean.dtype)
+    return torch.nn.functional.batch_norm(values, mean, part.running_var, weight, bias, False, 0.0, part.eps)
 
 
 def _total_over(group: Any) -> Total:

@@ -72,8 +72,8 @@ def evaluated(
             with context():
                 output = _output(arranged, inputs)
                 values = [measure(output, target) for measure in measures.values()] if output is not None else []
-            if values and count:
-                means.add(output, target, values, count)
+                if values and count:
+                    means.add(output, target, values, count)
     return means.over_ranks(world)
 
 

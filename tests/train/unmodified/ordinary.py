@@ -980,6 +980,41 @@ def ignored_targets_of_a_last_layer_with_small_weights():
     return with_a_warm_up(1e-6, 0.4)
 
 
+class Written(nn.Linear):
+    """Changes its weight in forward, as masked convolutions and layers with limited weights do."""
+
+    def __init__(self, inputs, outputs, how):
+        super().__init__(inputs, outputs)
+        self.how = how
+        self.register_buffer("mask", torch.ones(outputs, inputs).tril(2))
+
+    def forward(self, rows):
+        if self.how == "mask":
+            self.weight.data *= self.mask
+        elif self.how == "limit":
+            with torch.no_grad():
+                self.weight.copy_(self.weight.clamp(min=-0.1))
+        elif self.how == "norm":
+            self.weight.data = torch.renorm(self.weight.data, 2, 0, 0.6)
+        elif self.training:
+            self.weight.data.mul_(0.97)
+        return super().forward(rows)
+
+
+def written(how):
+    def program():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(12, 12), Written(12, 12, how), nn.ReLU(), Written(12, 3, how))
+        losses = fit(model, cross, (X, Y), optimizer=torch.optim.Adam(model.parameters(), lr=0.01), steps=6)
+        with torch.no_grad():  # evaluation after training, which changes the weights again
+            return [*losses, float(cross(model.eval(), X, Y)), weights(model)]
+
+    return program
+
+
+CASES.update({f"weights_{how}_in_forward": written(how) for how in ("mask", "limit", "norm", "decay")})
+
+
 class OwnNumbers(Dataset):
     """Draws samples from a generator of its own, as synthetic data often does."""
 

@@ -35,6 +35,7 @@ LAYOUTS = ("dp=2", "shard=2")
 REFUSED_OF_SHARD = {
     *("limited_memory_bfgs", "stochastic_depth", "penalty_and_learned_temperature", "lazy_layers"),
     *("real_rows_penalised", "differential_equation", "gradients_by_name", "traced_before_further_steps"),
+    *("weights_mask_in_forward", "weights_limit_in_forward", "weights_norm_in_forward", "weights_decay_in_forward"),
     *("other_format_later", "new_heads_on_one_body", "pruned_after_training", "normed_after_training"),
     *(
         "weights_of_several_losses",

@@ -30,7 +30,7 @@ from paceline.train.comparison.paired_passes import (
     exact_context,
     traced,
 )
-from paceline.train.comparison.restoration import StateCheck, add_noise, begin_alike, restore_models
+from paceline.train.comparison.restoration import StateCheck, add_noise, begin_alike, restore_models, undo_writes
 from paceline.train.parallel import cp_check
 from paceline.train.passes import Loss
 from paceline.train.ranks.world import World, mesh_axes
@@ -226,7 +226,9 @@ class FirstStep:
         Yields:
             The changed values by name, which are there at the end, and the outputs of the model or of all its modules.
         """
+        other = self._whole if model is self._arranged.held else self._arranged.held
         with (
+            undo_writes(model, other),
             begin_alike(model, self._buffers, self._world),
             self._state.restored(model) as values,
             traced(model, deep=deep) as outputs,

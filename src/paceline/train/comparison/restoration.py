@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from paceline.core.errors import UsageError
 from paceline.train.comparison import draws
 from paceline.train.ranks import random_states
 from paceline.train.ranks.world import World
@@ -102,6 +103,44 @@ def _part_of(parameter: Any) -> tuple[int, ...]:
     places = getattr(parameter, "placements", ())
     mesh: Any = getattr(parameter, "device_mesh", None)
     return tuple(mesh.get_local_rank(axis) for axis, each in enumerate(places) if not each.is_replicate())
+
+
+@contextmanager
+def undo_writes(model: Any, copy: Any) -> Iterator[None]:
+    """Undo what the forward pass of a model writes to its parameters inside the context, such as a decay.
+
+    Args:
+        model: The model.
+        copy: A model whose parameters have the same names and values.
+
+    Raises:
+        UsageError: The forward pass writes to a parameter that the copy does not have as a whole.
+    """
+    import torch
+
+    named = dict(model.named_parameters())
+    before = {name: _digest(parameter) for name, parameter in named.items()}
+    yield
+    values = dict(copy.named_parameters())
+    for name, parameter in named.items():
+        if _digest(parameter) == before[name]:
+            continue
+        if hasattr(parameter, "placements") or name not in values or hasattr(values[name], "placements"):
+            raise UsageError(
+                f"the forward pass changes the parameter {name}, and only the layout dp can compare such a model with "
+                "one process. Compute the changed weight in forward() without assigning it, or change "
+                f"{name} after engine.step() instead"
+            )
+        with torch.no_grad():
+            parameter.copy_(values[name])
+
+
+def _digest(parameter: Any) -> tuple[float, float]:
+    import torch
+
+    value = _local(parameter)
+    value = torch.view_as_real(value) if value.is_complex() else value
+    return float(value.sum(dtype=torch.float64)), float(torch.linalg.vector_norm(value.float()))
 
 
 @contextmanager

@@ -59,6 +59,10 @@ class Trial:
     of_inputs: list[Any] = field(default_factory=list)
     late: dict[str, Any] = field(default_factory=dict)
 
+    def writes_weights(self, torch: Any) -> bool:
+        """Return whether the forward pass wrote to a weight, such as by a mask. Gradients are then not compared."""
+        return any(isinstance(place.get(), torch.nn.Parameter) for place in self.places.values())
+
     def tensors(self, torch: Any) -> list[tuple[int | str, Any]]:
         """Return the tensors that the call returned or changed, each after its output index or its name."""
         named: list[tuple[int | str, Any]] = [*enumerate(self.leaves), *sorted(self.state.items())]

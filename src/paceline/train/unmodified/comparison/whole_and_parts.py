@@ -165,8 +165,10 @@ class _Comparison:
                 )
             if any(whole.inputs[place] is not None for place in whole.changes):
                 return "it changes an input in place, and gradients flow through this input"
-            sources = [(value, source_gradient(self._torch, value, name)) for name, value in whole.tensors(self._torch)]
-            self._calls.backward(whole, sources, 1.0, split=False)
+            if not whole.writes_weights(self._torch):
+                tensors = whole.tensors(self._torch)
+                sources = [(value, source_gradient(self._torch, value, name)) for name, value in tensors]
+                self._calls.backward(whole, sources, 1.0, split=False)
         return whole
 
     def _by_parts(self, whole: Trial, *, constant: bool) -> tuple[Way | str, bool]:
@@ -235,7 +237,8 @@ class _Comparison:
         except Exception as error:
             found.why = f"it fails for a part of the batch ({type(error).__name__}: {str(error)[:200]})"
         way = self._agreed(call, found, whole, own)
-        if isinstance(way, str) or not self._calls.graded or weighs_nothing(call, way):
+        writes = any(trial.writes_weights(self._torch) for trial in (whole, own, moved))
+        if isinstance(way, str) or not self._calls.graded or writes or weighs_nothing(call, way):
             return way, not isinstance(way, str) or self._can_replay
         gradients = GradientComparison(self._exchange, self._calls, call, low_precision=low)
         joins: dict[Any, str] = {**dict(enumerate(way.joins)), **{place.name: join for place, join in way.slots}}
