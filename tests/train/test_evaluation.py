@@ -140,6 +140,28 @@ def on_rank_0():
         return model(torch.ones(1, 8)).tolist() if engine.is_first else []
 
 
+ROWS, CLASSES = torch.randn(20, 6, generator=DRAWN), torch.randint(0, 5, (20,), generator=DRAWN)
+
+
+def classifier(norm):
+    torch.manual_seed(3)
+    between = nn.ReLU() if norm == "none" else nn.BatchNorm1d(12, track_running_stats=norm == "batch")
+    return nn.Sequential(nn.Linear(6, 12), between, nn.ReLU(), nn.Linear(12, 5))
+
+
+def in_16_bits(layout, precision, norm):
+    'The loss of a whole process, and of the ranks, before training.'
+    engine = Engine({"layout": layout, "precision": {} if precision == "fp32" else {"autocast": precision}})
+    engine.setup(classifier(norm), lambda m: torch.optim.SGD(m.parameters(), 0.1), loss=F.cross_entropy)
+    with torch.no_grad():
+        expected = float(F.cross_entropy(classifier(norm).eval()(ROWS), CLASSES))
+    batches = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(ROWS, CLASSES), 4)
+    try:
+        return expected, engine.evaluate(batches)["loss"]
+    except UsageError as error:
+        return expected, str(error)
+
+
 torch.set_num_threads(1)
 torch.distributed.init_process_group("gloo")
 whole = net().eval()
@@ -155,6 +177,11 @@ for layout in ("dp=2", "shard=2", "tp=2", "pp=2", "cp=2"):
 found["perplexity"] = of_samples("dp=2", perplexity=perplexity)
 with torch.no_grad():
     found["places"] = float(places(whole(INPUTS), TARGET))
+for layout in ("dp=2", "shard=2"):
+    for precision in ("bf16", "fp16"):
+        for norm in ("none", "batch"):
+            found[f"{layout} {precision} {norm}"] = in_16_bits(layout, precision, norm)
+    found[f"{layout} untracked"] = in_16_bits(layout, "fp32", "untracked")
 found["called"] = called("pp=2")
 found["alone"] = on_rank_0()
 found["clipped"] = clipped("pp=2")
@@ -175,6 +202,19 @@ def test_means_are_those_of_one_process(found, layout):
     """21 samples in batches of 4, of 5 (the last has 1), and in one batch, also by our loader; weighted by tokens."""
     for means in found[layout]:
         assert means == pytest.approx(found["one"], rel=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["dp=2", "shard=2"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("norm", ["none", "batch"])
+def test_ordinary_losses_are_evaluated_in_16_bits(found, layout, precision, norm):
+    expected, mean = found[f"{layout} {precision} {norm}"]
+    assert mean == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("layout", ["dp=2", "shard=2"])
+def test_statistics_of_a_part_of_a_batch_are_not_evaluated(found, layout):
+    assert "1 has no running statistics" in found[f"{layout} untracked"][1]
 
 
 @pytest.mark.parametrize("layout", ["dp=2", "shard=2", "tp=2", "pp=2", "cp=2"])

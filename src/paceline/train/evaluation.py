@@ -62,6 +62,7 @@ def evaluated(
         raise UsageError(
             "evaluate() splits batches itself; pass the original loader instead of the result of engine.loader()"
         )
+    _check_statistics(arranged.held, world)
     means = _WeightedMeans(measures, weight)
     with _evaluating(arranged.held), _as_rank_0(world), torch.no_grad():
         for number, batch in enumerate(_of_whole_batches(loader, world)):
@@ -198,6 +199,19 @@ def _of_whole_batches(loader: Any, world: World) -> Any:
     if world.mesh is None or not isinstance(loader, Loader) or settings_of(loader)["world"] == 1:
         return loader
     return part_of(loader, 0, 1)
+
+
+def _check_statistics(model: Any, world: World) -> None:
+    """Check that no BatchNorm uses the statistics of a batch in evaluation, of which each rank has only a part."""
+    from torch.nn.modules.batchnorm import _BatchNorm
+
+    layers = ((name, part) for name, part in model.named_modules() if isinstance(part, _BatchNorm))
+    name = next((name for name, part in layers if part.running_mean is None), None)
+    if name is not None and world.layout.samples > 1:
+        raise UsageError(
+            f"evaluate(): {name} has no running statistics, so it would use those of a rank's part of a batch; set "
+            "track_running_stats=True, or evaluate in one process"
+        )
 
 
 def _check_pair(batch: Any) -> None:
