@@ -162,6 +162,7 @@ class Engine(EngineBase):
             weight: A number or a scalar tensor, the same for all losses of a micro-step; None: all micro-batches
                 count alike. If the weights of a step sum to 0, its gradient is 0.
         """
+        self._tell_own_loss()
         self._ready().backward(loss, weight)
 
     def train_batch(self, inputs: Any, target: Any) -> None:

@@ -56,7 +56,8 @@ class EngineBase:
         self._background_saves = BackgroundSaves()
         self._loader_positions = LoaderPositions()
         self._planned = settings.micro_batches
-        self._tell_micro_batches()
+        if self.is_first:
+            _tell_micro_batches(settings)
         self._dealt = settings.asynchronous.max_staleness is not None
         group = None if self._dealt else self._world.data_group
         self._weights = gradients.Weights(self._planned, self._world.device, group, not settings.apart)
@@ -64,6 +65,7 @@ class EngineBase:
         self._replicas: Replicas | None = None
         self._average: AveragedWeights | None = None
         self._tried = 0  # steps, skipped ones too
+        self._has_told = False  # that the loss of the program's loop is not compared
         self._batches = 0  # that the program has read from `loader`
         self._is_stepping = False  # whether `step` of the engine runs the optimizer
         self._made_with_state = False  # whether the optimizer has state before a step, as Adagrad has
@@ -78,13 +80,12 @@ class EngineBase:
         self._checked_loss: CheckedLoss | None = None  # used in training on ranks with different samples
         self._weight: Callable[[Any], Any] | None = None
 
-    def _tell_micro_batches(self) -> None:
-        """Name the number of micro-batches that a pipeline takes by default."""
-        if self.is_first and self.recipe.layout.pp > 1 and self.recipe.memory.micro_batches is None:
-            sys.stderr.write(
-                f"paceline: layout {self.recipe.layout}: each batch is split into {self._planned} micro-batches, 2 per "
-                "rank of the pipeline; --accumulate (memory.micro_batches) sets another number\n"
-            )
+    def _tell_own_loss(self) -> None:
+        """Say once that the loss of a training loop of the user is not compared with one process."""
+        checks = self.recipe.checks.first_step and not self._dealt
+        if checks and self.is_first and not self._has_told:
+            _tell_own_loss(self.recipe)
+        self._has_told = True
 
     def __enter__(self) -> Self:
         return self
@@ -154,10 +155,6 @@ class EngineBase:
         with self._average.swapped():
             yield
 
-    def _averages(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of the average."""
-        return {} if self._average is None else {"ema": self._average.values}
-
     def _check_not_averaged(self, what: str) -> None:
         if self._average is not None and self._average.in_use:
             raise UsageError(f"{what}() inside `with engine.averaged():`: the model has the averages; call it after")
@@ -196,7 +193,7 @@ class EngineBase:
         state = checkpoints.state(
             arranged.held, self._optimizer, self._replicas, stepped=self.steps > 0 or self._made_with_state
         )
-        tensors = {**state, **self._averages(), "random": self._world.draws()}
+        tensors = {**state, **_averages(self._average), "random": self._world.draws()}
         contents = checkpoints.contents_of(tensors, self._progress(), extra)
         if wait:
             self._background_saves.finish()
@@ -219,7 +216,8 @@ class EngineBase:
         progress = checkpoints.read_progress(Path(folder), self._progress())
         stepped, same = progress["steps"] > 0 or self._made_with_state, progress["drawn_as"] == self._world.drawn_as
         state, random = checkpoints.state(held, *updates, stepped=stepped), self._world.draws()
-        frozen = checkpoints.load(Path(folder), {**state, **self._averages(), "random": random}, same_ranks=same)
+        tensors = {**state, **_averages(self._average), "random": random}
+        frozen = checkpoints.load(Path(folder), tensors, same_ranks=same)
         checkpoints.apply(state, held, *updates, stepped=stepped, frozen=frozen)
         self.steps, self._tried = int(progress["steps"]), int(progress["tried_steps"])
         if self._average is not None:
@@ -334,3 +332,29 @@ class EngineBase:
         self._background_saves.close()
         if self._owns_group and torch.distributed.is_initialized():
             leave()
+
+
+def _averages(average: AveragedWeights | None) -> dict[str, Any]:
+    """Return what a checkpoint keeps of the average."""
+    return {} if average is None else {"ema": average.values}
+
+
+def _tell_micro_batches(recipe: Recipe) -> None:
+    """Name the number of micro-batches that a pipeline takes by default."""
+    layout = recipe.layout
+    if layout.pp > 1 and recipe.memory.micro_batches is None:
+        sys.stderr.write(
+            f"paceline: layout {layout}: each batch is split into {recipe.micro_batches} micro-batches, 2 per "
+            "rank of the pipeline; --accumulate (memory.micro_batches) sets another number\n"
+        )
+
+
+def _tell_own_loss(recipe: Recipe) -> None:
+    """Name what is not compared if ranks with different samples or positions compute the loss in a loop of the user."""
+    layout = recipe.layout
+    if layout.samples * layout.cp > 1:
+        sys.stderr.write(
+            f"paceline: layout {layout}: the loop computes the loss itself, so the loss is not compared with "
+            "one process. It must be a mean over the samples of a batch, or over what weight= counts, and its factors "
+            "must be the same on all ranks; train_batch() checks a loss that is passed to setup(loss=)\n"
+        )

@@ -215,11 +215,11 @@ def _check_statistics(model: Any, world: World) -> None:
 
 
 def _check_pair(batch: Any) -> None:
-    if not isinstance(batch, tuple | list) or len(batch) != 2:
+    is_sequence = isinstance(batch, tuple | list)
+    if not is_sequence or len(batch) != 2:
         raise UsageError(
             f"evaluate() needs batches of inputs and target, but got a {type(batch).__name__}"
-            f"{f' of {len(batch)}' if isinstance(batch, tuple | list) else ''}; give the loader a collate_fn that "
-            "returns (inputs, target)"
+            f"{f' of {len(batch)}' if is_sequence else ''}; give the loader a collate_fn that returns (inputs, target)"
         )
 
 

@@ -41,6 +41,7 @@ class Trial:
         changes: The indices of the inputs that the call changed in place.
         rewrites: Whether the call changed the containers of its inputs.
         said: What the call printed and wrote.
+        writes_weights: Whether the call wrote to a weight, such as by a mask. Gradients are then not compared.
         gradients: The gradients of the trained weights; None for a weight without a gradient.
         of_inputs: The gradients of the inputs, or None.
         late: The values that the backward pass changed, by the name of their place.
@@ -55,13 +56,10 @@ class Trial:
     changes: list[int]
     rewrites: bool
     said: Said
+    writes_weights: bool
     gradients: list[Any] = field(default_factory=list)
     of_inputs: list[Any] = field(default_factory=list)
     late: dict[str, Any] = field(default_factory=dict)
-
-    def writes_weights(self, torch: Any) -> bool:
-        """Return whether the forward pass wrote to a weight, such as by a mask. Gradients are then not compared."""
-        return any(isinstance(place.get(), torch.nn.Parameter) for place in self.places.values())
 
     def tensors(self, torch: Any) -> list[tuple[int | str, Any]]:
         """Return the tensors that the call returned or changed, each after its output index or its name."""
@@ -112,7 +110,9 @@ class TrialCalls:
             after, after_spec = pytree.tree_flatten((args, kwargs))
             rewrites = after_spec != call.spec or any(one is not two for one, two in zip(after, given, strict=True))
             changes = [place for place, leaf in enumerate(given) if _version(self._torch, leaf) != versions[place]]
-            return Trial(leaves, spec, *self._changed(), list(wanted), changes, rewrites, said)
+            state, places, lasting = self._changed()
+            writes = any(isinstance(place.get(), self._torch.nn.Parameter) for place in places.values())
+            return Trial(leaves, spec, state, places, lasting, list(wanted), changes, rewrites, said, writes)
         finally:
             self._snapshot.restore()
 

@@ -165,7 +165,7 @@ class _Comparison:
                 )
             if any(whole.inputs[place] is not None for place in whole.changes):
                 return "it changes an input in place, and gradients flow through this input"
-            if not whole.writes_weights(self._torch):
+            if not whole.writes_weights:
                 tensors = whole.tensors(self._torch)
                 sources = [(value, source_gradient(self._torch, value, name)) for name, value in tensors]
                 self._calls.backward(whole, sources, 1.0, split=False)
@@ -237,7 +237,7 @@ class _Comparison:
         except Exception as error:
             found.why = f"it fails for a part of the batch ({type(error).__name__}: {str(error)[:200]})"
         way = self._agreed(call, found, whole, own)
-        writes = any(trial.writes_weights(self._torch) for trial in (whole, own, moved))
+        writes = any(trial.writes_weights for trial in (whole, own, moved))
         if isinstance(way, str) or not self._calls.graded or writes or weighs_nothing(call, way):
             return way, not isinstance(way, str) or self._can_replay
         gradients = GradientComparison(self._exchange, self._calls, call, low_precision=low)

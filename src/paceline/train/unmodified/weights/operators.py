@@ -192,7 +192,8 @@ class _Operators:
             self._note_written((args[:1], kwargs.get("out")))
         if name in _VIEWS and len(split) == 1 and split[0] is args[0]:
             return self._view(lambda value: function(value, *args[1:], **kwargs), name, args)
-        plainly = name in _DRAWS or name in _ALWAYS_WHOLE or "out" in kwargs or _is_of_init(function)
+        plainly = name in _DRAWS or name in _ALWAYS_WHOLE or "out" in kwargs
+        plainly = plainly or getattr(function, "__module__", "") == "torch.nn.init"
         plainly = plainly or changes and isinstance(args[0], self._torch.Tensor) and not isinstance(args[0], self._kind)
         plainly = plainly or any(_origin(each) for each in split)
         if not plainly and _goes_by_pieces(name, args) and self._are_alike(name, given):
@@ -470,10 +471,6 @@ def _name_of(function: Any) -> str:
 
 def _is_getter(function: Any, name: str) -> bool:
     return getattr(function, "__name__", "") == "__get__" and name not in _VIEWS
-
-
-def _is_of_init(function: Any) -> bool:
-    return getattr(function, "__module__", "") == "torch.nn.init"
 
 
 def _tensors(torch: Any, value: Any) -> Iterator[Any]:
