@@ -83,6 +83,50 @@ torch.distributed.barrier()
 torch.distributed.destroy_process_group()
 """
 
+SENSITIVE = """
+import json, sys
+from pathlib import Path
+import torch
+from torch import nn
+from paceline.core.errors import UsageError
+from paceline.train import Engine
+
+
+class Masked(nn.Module):
+    \"""In double precision, the mask is infinite after the cast to fp32, as in attention with a masked row.\"""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(8, 32), nn.Linear(32, 8), nn.Linear(8, 2)
+        self.tp_plan = {"first": "colwise", "second": "rowwise"}
+
+    def forward(self, rows):
+        values = self.second(self.first(rows).relu())
+        share = (values + torch.finfo(values.dtype).min).softmax(1, dtype=torch.float32)
+        return self.last((1e4 * values).sin() * share)  # rounding is 10,000 times larger in the output
+
+
+def message():
+    torch.manual_seed(0)
+    engine = Engine({"layout": "tp=2"})
+    optimizer_of = lambda model: torch.optim.SGD(model.parameters(), lr=0.1)
+    engine.setup(Masked(), optimizer_of, loss=nn.functional.mse_loss)
+    try:
+        engine.train_batch(torch.randn(8, 8), torch.randn(8, 2))
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+found = message()
+if torch.distributed.get_rank() == 0:
+    Path(sys.argv[1]).write_text(json.dumps(found))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
 
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
@@ -120,6 +164,11 @@ def untouched(tmp_path_factory):
 def test_training_is_the_same_with_and_without_it(untouched):
     """Losses, attributes, buffers and the random numbers that come after are the same to the last bit."""
     assert all(compared == plain for compared, plain in untouched.values())
+
+
+def test_a_model_without_a_result_in_double_precision_trains(tmp_path):
+    """Measuring the rounding runs the whole model in double precision; its loss there, NaN, is not compared."""
+    assert results_of(SENSITIVE, 2, tmp_path, timeout_s=120) == ""
 
 
 def test_it_can_be_switched_off():

@@ -65,7 +65,9 @@ class Results:
     own: Outputs
     whole: Outputs
     passes: PairedPasses
+    losses: list[tuple[str, Any, Any]]  # of `passes`, which measuring the rounding runs again
     gradients: dict[str, Any]  # of the whole model
+    buffers: dict[str, Any]  # of the whole model
     own_state: dict[str, Any]  # the changed values of the split model, other than parameters and buffers, by name
     whole_state: dict[str, Any]
 
@@ -217,7 +219,8 @@ class FirstStep:
         if not attempt.joined:
             synced.summed(self._whole, self._world.group("dp", "shard"))
         gradients = {name: p.grad for name, p in self._whole.named_parameters() if p.requires_grad}
-        return Results(own, whole, passes, gradients, own_state, whole_state)
+        buffers = {name: value.clone() for name, value in self._whole.named_buffers()}
+        return Results(own, whole, passes, passes.losses(), gradients, buffers, own_state, whole_state)
 
     @contextmanager
     def _start(self, model: Any, *, deep: bool) -> Iterator[tuple[dict[str, Any], Outputs]]:
@@ -266,7 +269,7 @@ class FirstStep:
     def _differences(self, results: Results, attempt: Attempt, noise: dict[str, float]) -> Iterator[Difference]:
         """Yield the values that differ beyond rounding; a collective of all ranks."""
         yield from self._of_outputs(results, attempt, noise)
-        for name, own, expected in results.passes.losses():
+        for name, own, expected in results.losses:
             yield from _difference(name, "", (own, expected), self._bytes, noise.get(name, 0.0))
         averaged = self._world.data_group if self._arranged.averages_later else None
         for name, own in synced.gradients(self._arranged.held, averaged):
@@ -280,10 +283,10 @@ class FirstStep:
             what = f"the gradient of {name}"
             yield from _difference(what, _owner(name), (own, expected), self._bytes, noise.get(what, 0.0))
         if attempt.joined or self._world.layout.samples == 1:
-            whole = dict(self._whole.named_buffers())
             for name, own in self._arranged.held.named_buffers():
-                if name in whole and own.shape == whole[name].shape and not own.is_complex():
-                    yield from _difference(f"buffer {name}", _owner(name), (own, whole[name]), self._bytes, 0.0)
+                expected = results.buffers.get(name)
+                if expected is not None and own.shape == expected.shape and not own.is_complex():
+                    yield from _difference(f"buffer {name}", _owner(name), (own, expected), self._bytes, 0.0)
 
     def _of_outputs(self, results: Results, attempt: Attempt, noise: dict[str, float]) -> Iterator[Difference]:
         whole = results.whole
@@ -305,7 +308,7 @@ class FirstStep:
     def _noise(self, results: Results, attempt: Attempt) -> dict[str, float]:
         """Return the change that rounding causes in each output, loss and gradient of the whole model."""
         before = {name: None if grad is None else synced.full(grad).clone() for name, grad in results.gradients.items()}
-        losses = {name: value for name, _, value in results.passes.losses()}
+        losses = {name: value for name, _, value in results.losses}
         first = _by_key(before, results.whole, losses)
 
         def again() -> dict[str, Any]:
