@@ -229,6 +229,8 @@ def _spread(
         batch_norm.share(model, world.data_group)
     recipe.memory.apply(blocks)
     recipe.compute.apply(model, blocks)
+    if {"tp", "cp", "shard"} & set(mesh_axes(layout)):
+        model.register_forward_hook(partial(_check_derivatives, layout))
     if "shard" in mesh_axes(layout):
         if layout.pp > 1:
             shard.refuse_scalars(model)
@@ -240,6 +242,26 @@ def _spread(
         replica = dp.wrap(model, world.data_group, world.device, recipe.ddp)
         return replica, partial(dp.set_sync, replica), dp.check_of_used(model, recipe.ddp)
     return model, lambda on: None, lambda: None
+
+
+def _check_derivatives(layout: Layout, _: Any, __: Any, output: Any) -> None:
+    """Check in the backward pass of an output that its gradients are not differentiated again.
+
+    The second derivatives of torch's split tensors (`DTensor`) are incomplete.
+    """
+    import torch
+    from torch.utils import _pytree
+
+    def check(gradient: Any) -> None:
+        if torch.is_grad_enabled():
+            raise UsageError(
+                f"layout {layout}: a gradient is to be differentiated again (create_graph=True), such as for a "
+                "gradient penalty. This is impossible with tensors that are split over ranks; use a layout with dp only"
+            )
+
+    for leaf in _pytree.tree_leaves(output):
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+            leaf.register_hook(check)
 
 
 def _check(model: Any, world: World) -> None:

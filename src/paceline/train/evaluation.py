@@ -64,7 +64,7 @@ def evaluated(
         )
     _check_statistics(arranged.held, world)
     means = _WeightedMeans(measures, weight)
-    with _evaluating(arranged.held), _as_rank_0(world), torch.no_grad():
+    with _evaluating(arranged), _as_rank_0(world), torch.no_grad():
         for number, batch in enumerate(_of_whole_batches(loader, world)):
             _check_pair(batch)
             if not number:
@@ -232,15 +232,25 @@ def _check_same(batch: Any, world: World) -> None:
 
 
 @contextmanager
-def _evaluating(model: Any) -> Iterator[None]:
-    """Put a model into evaluation mode inside the context, and restore the mode of each of its modules at the end."""
-    modes = [(part, part.training) for part in model.modules()]
-    model.eval()
+def _evaluating(arranged: Arranged) -> Iterator[None]:
+    """Put a model into evaluation mode inside the context, and restore the mode of each of its modules at the end.
+
+    Stages of a pipeline stay gathered after a forward pass, for their backward pass; here they are split again.
+    """
+    from torch.distributed.fsdp import FSDPModule
+
+    stages = [] if arranged.stages is None else [stage for _, stage in arranged.stages.modules]
+    models = [arranged.held, *stages]
+    modes = [(part, part.training) for model in models for part in model.modules()]
+    for model in models:
+        model.eval()
     try:
         yield
     finally:
         for part, training in modes:
             part.training = training
+            if isinstance(part, FSDPModule):
+                part.reshard()
 
 
 @contextmanager

@@ -32,7 +32,7 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
         model: A module; tensor-parallel parameters are split once more.
         blocks: Its repeated blocks, which are gathered one at a time.
         mesh: One dimension to shard over, or two: replicas, then shards.
-        precision: Parameters are gathered in its 16-bit format, if it has one; gradients are reduced in fp32.
+        precision: Parameters are gathered in its 16-bit format, if it has one; gradients are reduced in fp32 or fp64.
         reshard: Whether a block's gathered parameters are freed after forward and gathered again for backward.
 
     Returns:
@@ -45,7 +45,9 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     dtype = precision.dtype()
-    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    is_double = any(parameter.dtype == torch.float64 for parameter in model.parameters())
+    reduced = torch.float64 if is_double else torch.float32
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=reduced, cast_forward_inputs=False)
     if dtype is not None:
         _round_at_layers(model, dtype)
         model.forward = partial(_in_precision, model.forward, precision, mesh.device_type)
