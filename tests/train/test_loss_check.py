@@ -224,3 +224,59 @@ def test_the_comparison_restores_the_state_of_a_loss(tmp_path):
     found = results_of(STATES, 2, tmp_path, timeout_s=200)
     assert [name for name, (compared, plain) in found.items() if compared != plain] == []
     assert len({tuple(plain) for _, plain in found.values()}) > len(found) // 3  # the losses do depend on a state
+
+
+SPLIT = """
+import json, sys
+from pathlib import Path
+import torch
+from torch import nn
+from paceline.core.errors import UsageError
+from paceline.train import Engine
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.act, self.last = nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)
+        self.drop, self.end = nn.Dropout(0.3), nn.Linear(2, 2)
+        self.tp_plan = {"first": "colwise", "last": "rowwise"}
+
+    def forward(self, rows):
+        return self.end(self.drop(self.last(self.act(self.first(rows)))))
+
+
+def message(layer, autocast):
+    'Train with a penalty on the outputs of a layer, which a hook keeps.'
+    torch.manual_seed(0)
+    inputs, target, kept = torch.randn(8, 4), torch.randn(8, 2), []
+    engine = Engine({"layout": "tp=2", "precision": {"autocast": autocast} if autocast else {}})
+    model, _ = engine.setup(Net(), lambda model: torch.optim.SGD(model.parameters(), lr=0.1))
+    model.get_submodule(layer).register_forward_hook(lambda _, given, output: kept.append(output))
+    try:
+        for _ in range(3):
+            with engine.micro_step():
+                output = model(inputs)
+                noise = torch.rand(())
+                engine.backward(nn.functional.mse_loss(output + noise, target) + kept[-1].abs().mean())
+            engine.step()
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+found = {f"{layer} {autocast}": message(layer, autocast) for layer in ("act", "end") for autocast in ("", "bf16")}
+if torch.distributed.get_rank() == 0:
+    Path(sys.argv[1]).write_text(json.dumps(found))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_with_tp_a_loss_of_a_part_of_the_activations_is_refused(tmp_path):
+    found = results_of(SPLIT, 2, tmp_path)
+    for autocast in ("", "bf16"):
+        assert "ranks with the same samples have losses from" in found[f"act {autocast}"]
+        assert found[f"end {autocast}"] == ""

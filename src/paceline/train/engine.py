@@ -88,7 +88,10 @@ class Engine(EngineBase):
         )
         if source is not None:
             fill(source, arranged.held, self._world)
+        expected = optimizers.settings_of(optimizer, arranged.whole) if arranged.stages and arranged.whole else None
         self._optimizer = optimizers.made(optimizer, arranged.held)
+        if arranged.stages is not None:
+            optimizers.check_settings(self._optimizer, arranged.held, expected, self._world)
         self._passes = self._passes_of(arranged)
         self._made_with_state = bool(self._optimizer.state)
         self._replicas = replicas_of(self.recipe.local, self.recipe.asynchronous, model, self._world)
@@ -211,8 +214,8 @@ class Engine(EngineBase):
         if not self._weights.count:
             raise UsageError("step() without a loss: call engine.backward(loss) or engine.train_batch() before step()")
         arranged.check_used()
-        if self._own_batches is not None:
-            self._own_batches.check(self._weights.own_sum)
+        for check in self._loss_checks:
+            check.check(self._weights.own_sum)
         if self._replica_check is not None:
             self._replica_check.before_step(self._batches)
         result = self._update(arranged.held)

@@ -19,7 +19,7 @@ from paceline.train.checkpoints.background import BackgroundSaves
 from paceline.train.checkpoints.export import export
 from paceline.train.checkpoints.loader_positions import LoaderPositions
 from paceline.train.comparison.first_step import FirstStep
-from paceline.train.comparison.loss_check import CheckedLoss, OwnBatchCheck
+from paceline.train.comparison.loss_check import CheckedLoss, OwnBatchCheck, SplitLossCheck
 from paceline.train.comparison.parameter_checks import OutsideParameters, ReplicaCheck
 from paceline.train.comparison.statistics_check import StatisticsCheck
 from paceline.train.evaluation import evaluated
@@ -61,7 +61,8 @@ class EngineBase:
         self._dealt = settings.asynchronous.max_staleness is not None
         group = None if self._dealt else self._world.data_group
         self._weights = gradients.Weights(self._planned, self._world.device, group, not settings.apart)
-        self._own_batches = OwnBatchCheck.of(self._world, settings)
+        checks = OwnBatchCheck.of(self._world, settings), SplitLossCheck.of(self._world, settings)
+        self._loss_checks = [check for check in checks if check is not None]
         self._replicas: Replicas | None = None
         self._average: AveragedWeights | None = None
         self._tried = 0  # steps, skipped ones too

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from types import MethodType
@@ -11,6 +11,8 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.train.parallel import dtensor_reads, shard, split_views
+from paceline.train.ranks import random_states
+from paceline.train.ranks.world import World
 
 # Parts of torch's error messages for operations that DTensor does not support.
 _NO_RULE = ("placement", "shard", "mixed torch.Tensor and DTensor")
@@ -154,6 +156,78 @@ def _check_owned(optimizer: Any, model: Any) -> None:
             "a part of the model. Use the parameters of the model that the function gets: setup(model, lambda model: "
             "AdamW(model.parameters()))"
         )
+
+
+def settings_of(optimizer: Callable[[Any], Any], whole: Any) -> dict[str, dict[str, Any]] | None:
+    """Return the settings that each parameter would have in the optimizer of the whole model, by parameter name.
+
+    Args:
+        optimizer: A function that creates the optimizer of a model.
+        whole: A copy of the whole model.
+
+    Returns:
+        The settings; None if the function fails.
+    """
+    with random_states.apart():
+        try:
+            found = optimizer(whole)
+        except Exception:  # it fails for the layers of this rank too, with its own error
+            return None
+    return _settings(found, whole) if _is_ready(found) else None
+
+
+def check_settings(own: Any, model: Any, expected: Mapping[str, Mapping[str, Any]] | None, world: World) -> None:
+    """Check that the optimizers of pipeline stages have the settings of that of the whole model; a collective.
+
+    They differ if the function for the optimizer counts layers or parameters.
+
+    Args:
+        own: The optimizer of this rank.
+        model: The layers of this rank, with the names of the whole model.
+        expected: As `settings_of` returns them.
+        world: The ranks.
+
+    Raises:
+        UsageError: A parameter of any rank has other settings.
+    """
+    import torch
+
+    every: list[Any] = [None] * world.layout.ranks
+    own_difference = None if expected is None else _difference(_settings(own, model), expected, model)
+    torch.distributed.all_gather_object(every, own_difference)
+    what = next((each for each in every if each is not None), None)
+    if what is not None:
+        raise UsageError(
+            f"layout {world.layout}: the optimizer {what}. With pp, the function for the optimizer gets only the "
+            "layers of a rank: choose groups and settings by the names of parameters (named_parameters()), and compute "
+            "what depends on all layers, such as their number, before setup()"
+        )
+
+
+def _difference(
+    found: Mapping[str, Mapping[str, Any]], expected: Mapping[str, Mapping[str, Any]], model: Any
+) -> str | None:
+    """Return the first difference between the settings of this rank and the expected ones, or None."""
+    for name, parameter in model.named_parameters():
+        own, whole = found.get(name), expected.get(name)
+        if not parameter.requires_grad or own == whole:
+            continue
+        if own is None or whole is None:
+            return f"{'gets' if whole is None else 'does not get'} {name}, unlike in one process"
+        key = next(key for key in {**own, **whole} if own.get(key) != whole.get(key))
+        return f"gives {name} {key}={own.get(key)}, and in one process {whole.get(key)}"
+    return None
+
+
+def _settings(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
+    """Return the settings of each parameter in an optimizer, by parameter name. Tensors are converted to numbers."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found = {}
+    for group in optimizer.param_groups:
+        settings = {key: value for key, value in group.items() if key not in ("params", "param_names")}
+        settings = {key: value.tolist() if hasattr(value, "tolist") else value for key, value in settings.items()}
+        found.update({names[id(each)]: settings for each in group["params"] if id(each) in names})
+    return found
 
 
 def schedule_of(schedule: Callable[[Any], Any] | None, optimizer: Any) -> Any:

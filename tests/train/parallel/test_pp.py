@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.train.launching import on_ranks
+from tests.train.launching import on_ranks, results_of
 from torch import nn
 
 from paceline.core.errors import UsageError
@@ -195,3 +195,74 @@ def test_layers_that_pass_several_tensors_are_refused_by_name(tmp_path):
 def test_a_target_of_several_tensors_is_refused():
     with pytest.raises(UsageError, match="pp: the target is a tuple, but it must be one tensor"):
         Stages.run(None, torch.zeros(4, 2), (torch.zeros(4), torch.zeros(4)), torch.nn.functional.mse_loss)
+
+
+OPTIMIZERS = """
+import json, sys
+from pathlib import Path
+import torch
+from torch import nn
+from paceline.core.errors import UsageError
+from paceline.train import Engine
+
+
+def decay(number, count):
+    return {"lr": 0.1 * 0.5 ** (count - 1 - number)}
+
+
+def by_position(model):
+    layers = list(model.children())
+    return [{"params": layer.parameters(), **decay(n, len(layers))} for n, layer in enumerate(layers)]
+
+
+def by_name(model):
+    return [{"params": [each], **decay(int(name[0]), 6)} for name, each in model.named_parameters()]
+
+
+def by_size(model):
+    return [{"params": model.parameters(), "lr": 1.0 / sum(each.numel() for each in model.parameters())}]
+
+
+def by_dimensions(model):
+    flat = [each for each in model.parameters() if each.dim() < 2]
+    return [
+        {"params": [each for each in model.parameters() if each.dim() > 1], "weight_decay": 0.1},
+        {"params": flat, "lr": torch.tensor(0.01)},
+    ]
+
+
+def without_the_first(model):
+    return [{"params": list(model.parameters())[1:]}]
+
+
+def message(groups_of):
+    torch.manual_seed(0)
+    engine = Engine({"layout": "pp=2"})
+    try:
+        make = lambda model: torch.optim.AdamW(groups_of(model), lr=0.1)
+        engine.setup(nn.Sequential(*(nn.Linear(4, 4) for _ in range(6))), make, loss=nn.functional.mse_loss)
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+kinds = (by_position, by_name, by_size, by_dimensions, without_the_first)
+messages = {each.__name__: message(each) for each in kinds}
+every = [None, None]
+torch.distributed.all_gather_object(every, messages)
+if torch.distributed.get_rank() == 0:
+    Path(sys.argv[1]).write_text(json.dumps(every))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_an_optimizer_with_other_settings_than_that_of_the_whole_model_is_refused(tmp_path):
+    """Each rank creates the optimizer of its own layers, and all ranks raise the error."""
+    for found in results_of(OPTIMIZERS, 2, tmp_path):
+        assert found["by_name"] == found["by_dimensions"] == ""
+        assert "gives 0.weight lr=0.025, and in one process 0.003125" in found["by_position"]
+        assert "and in one process 0.00833" in found["by_size"]
+        assert "the optimizer does not get 3.weight, unlike in one process" in found["without_the_first"]

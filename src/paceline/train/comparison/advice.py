@@ -131,3 +131,20 @@ def same_batches_message(layout: Layout) -> str:
         "this takes as long as one process. Pass a DataLoader, or a generator that yields whole batches, to "
         "engine.loader(), so that each rank computes a part of each batch"
     )
+
+
+def split_loss_message(layout: Layout, step: int, least: float, most: float) -> str:
+    """Return the message about losses that differ between ranks with the same samples.
+
+    Args:
+        layout: The layout of the run, with tp.
+        step: The number of the step.
+        least: The smallest of the losses.
+        most: The largest of the losses.
+    """
+    return (
+        f"{layout}, step {step} after setup(): ranks with the same samples have losses from {least:.6g} to {most:.6g}. "
+        "With tp, a rank has only a part of the activations between two split layers: compute the loss from the output "
+        "of the model, or from outputs of layers that are not split, and seed what the loss draws; or use shard or dp "
+        f"in place of tp. {OFF}"
+    )

@@ -4,6 +4,7 @@
   a penalty over the whole batch whose factor is 0 at first. The loss of the samples of a rank is therefore compared
   with the mean of the losses of two halves of these samples. The model does not run again.
 - `OwnBatchCheck`: if no batch comes from `engine.loader`, the ranks compare their losses.
+- `SplitLossCheck`: with tp, ranks with the same samples compare their losses.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from paceline.train.recipe import Recipe
 
 _EVERY = 512  # calls between two checks; before that, calls 2, 4, 8, 16 and so on are checked
 _ROUNDING = 1e-6  # relative, of the same loss on two ranks
+_SPLIT_ROUNDING = {False: 1e-5, True: 1e-3}  # the same on ranks of tp, by whether they compute in 16 bits
 _TOLERANCE = 1e-4  # for rounding; larger for losses in bf16 or fp16
 
 
@@ -125,15 +127,54 @@ class OwnBatchCheck:
         self._steps += 1
         if self._is_split or not agreement.is_due(self._steps):
             return
-        import torch
-
-        own = torch.tensor([1.0, -1.0], dtype=torch.float64, device=self._world.device) * loss()
-        torch.distributed.all_reduce(own, torch.distributed.ReduceOp.MAX, group=self._world.data_group)
-        most, least = own.nan_to_num().tolist()
-        if most + least > _ROUNDING * max(abs(most), abs(least)):
+        least, most = _range(loss(), self._world, self._world.data_group)
+        if most - least > _ROUNDING * max(abs(most), abs(least)):
             raise UsageError(advice.own_batches_message(self._world.layout, self._steps))
         if self._steps == 1 and self._world.rank == 0:
             sys.stderr.write(f"paceline: {advice.same_batches_message(self._world.layout)}\n")
+
+
+class SplitLossCheck:
+    """Checks that ranks of a tp group, which have the same samples, have the same loss.
+
+    A loss can differ if it depends on activations between two split layers, of which each rank has a part.
+    """
+
+    def __init__(self, world: World, tolerance: float) -> None:
+        self._world, self._tolerance = world, tolerance
+        self._steps = 0
+
+    @classmethod
+    def of(cls, world: World, recipe: Recipe) -> SplitLossCheck | None:
+        """Return the check of a run; None if ranks need no check."""
+        is_needed = world.layout.tp > 1 and recipe.checks.first_step
+        return cls(world, _SPLIT_ROUNDING[recipe.precision.dtype() is not None]) if is_needed else None
+
+    def check(self, loss: Callable[[], float]) -> None:
+        """Compare the losses of the ranks before a step; a collective.
+
+        Args:
+            loss: Returns this rank's loss.
+
+        Raises:
+            UsageError: They differ.
+        """
+        self._steps += 1
+        if not agreement.is_due(self._steps):
+            return
+        least, most = _range(loss(), self._world, self._world.group("tp"))
+        if most - least > self._tolerance * max(abs(most), abs(least)):
+            raise UsageError(advice.split_loss_message(self._world.layout, self._steps, least, most))
+
+
+def _range(value: float, world: World, group: Any) -> tuple[float, float]:
+    """Return the least and the largest value of the ranks of a group; a collective."""
+    import torch
+
+    own = torch.tensor([-value, value], dtype=torch.float64, device=world.device)
+    torch.distributed.all_reduce(own, torch.distributed.ReduceOp.MAX, group=group)
+    least, most = own.nan_to_num().tolist()
+    return -least, most
 
 
 def _select_parts(output: Any, target: Any) -> list[tuple[Any, Any]]:
