@@ -88,10 +88,7 @@ class Engine(EngineBase):
         )
         if source is not None:
             fill(source, arranged.held, self._world)
-        expected = optimizers.settings_of(optimizer, arranged.whole) if arranged.stages and arranged.whole else None
-        self._optimizer = optimizers.made(optimizer, arranged.held)
-        if arranged.stages is not None:
-            optimizers.check_settings(self._optimizer, arranged.held, expected, self._world)
+        self._optimizer = optimizers.made(optimizer, arranged, self._world)
         self._passes = self._passes_of(arranged)
         self._made_with_state = bool(self._optimizer.state)
         self._replicas = replicas_of(self.recipe.local, self.recipe.asynchronous, model, self._world)

@@ -61,12 +61,11 @@ class EngineBase:
         self._dealt = settings.asynchronous.max_staleness is not None
         group = None if self._dealt else self._world.data_group
         self._weights = gradients.Weights(self._planned, self._world.device, group, not settings.apart)
-        checks = OwnBatchCheck.of(self._world, settings), SplitLossCheck.of(self._world, settings)
+        checks = (kind.of(self._world, settings) for kind in (OwnBatchCheck, SplitLossCheck))
         self._loss_checks = [check for check in checks if check is not None]
         self._replicas: Replicas | None = None
         self._average: AveragedWeights | None = None
-        self._tried = 0  # steps, skipped ones too
-        self._has_told = False  # that the loss of the program's loop is not compared
+        self._tried, self._own_losses = 0, 0  # steps, skipped ones too; losses of the program's own loop
         self._batches = 0  # that the program has read from `loader`
         self._is_stepping = False  # whether `step` of the engine runs the optimizer
         self._made_with_state = False  # whether the optimizer has state before a step, as Adagrad has
@@ -83,10 +82,9 @@ class EngineBase:
 
     def _tell_own_loss(self) -> None:
         """Say once that the loss of a training loop of the user is not compared with one process."""
-        checks = self.recipe.checks.first_step and not self._dealt
-        if checks and self.is_first and not self._has_told:
+        if self.recipe.checks.first_step and not self._dealt and self.is_first and self._own_losses == 0:
             _tell_own_loss(self.recipe)
-        self._has_told = True
+        self._own_losses += 1
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ from types import MethodType
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.train.arrange import Arranged
 from paceline.train.parallel import dtensor_reads, shard, split_views
 from paceline.train.ranks import random_states
 from paceline.train.ranks.world import World
@@ -36,17 +37,27 @@ def _is_ready(optimizer: Any) -> bool:
     return hasattr(optimizer, "param_groups")
 
 
-def made(optimizer: Callable[[Any], Any], model: Any) -> Any:
+def made(optimizer: Callable[[Any], Any], arranged: Arranged, world: World) -> Any:
     """Create the optimizer of a model.
 
     Args:
         optimizer: A function that creates the optimizer of a model.
-        model: The model as this rank holds it.
+        arranged: The model as this rank holds it.
+        world: The ranks.
 
     Raises:
         UsageError: The function returned no optimizer, this rank has no trainable parameters, or the optimizer has
-            parameters of another model.
+            parameters of another model, or other settings than that of the whole model.
     """
+    if arranged.stages is None or arranged.whole is None:
+        return _made(optimizer, arranged.held)
+    expected = _settings_of(optimizer, arranged.whole)
+    found = _made(optimizer, arranged.held)
+    _check_settings(found, arranged.held, expected, world)
+    return found
+
+
+def _made(optimizer: Callable[[Any], Any], model: Any) -> Any:
     try:
         with shard.original_classes(model):
             found = optimizer(model)
@@ -158,7 +169,7 @@ def _check_owned(optimizer: Any, model: Any) -> None:
         )
 
 
-def settings_of(optimizer: Callable[[Any], Any], whole: Any) -> dict[str, dict[str, Any]] | None:
+def _settings_of(optimizer: Callable[[Any], Any], whole: Any) -> dict[str, dict[str, Any]] | None:
     """Return the settings that each parameter would have in the optimizer of the whole model, by parameter name.
 
     Args:
@@ -176,7 +187,7 @@ def settings_of(optimizer: Callable[[Any], Any], whole: Any) -> dict[str, dict[s
     return _settings(found, whole) if _is_ready(found) else None
 
 
-def check_settings(own: Any, model: Any, expected: Mapping[str, Mapping[str, Any]] | None, world: World) -> None:
+def _check_settings(own: Any, model: Any, expected: Mapping[str, Mapping[str, Any]] | None, world: World) -> None:
     """Check that the optimizers of pipeline stages have the settings of that of the whole model; a collective.
 
     They differ if the function for the optimizer counts layers or parameters.
@@ -184,7 +195,7 @@ def check_settings(own: Any, model: Any, expected: Mapping[str, Mapping[str, Any
     Args:
         own: The optimizer of this rank.
         model: The layers of this rank, with the names of the whole model.
-        expected: As `settings_of` returns them.
+        expected: As `_settings_of` returns them.
         world: The ranks.
 
     Raises:

@@ -902,6 +902,74 @@ def lazy_layers_and_statistics():
 
 
 @case
+def weights_known_by_identity():
+    """A program may know weights by id, as keys, as members of sets, and by attributes, all from before training."""
+    model = mlp()
+    model[0].weight.rate, model[2].bias.rate = 0.5, 2.0
+    numbers = {id(weight) for weight in model[0].parameters()}
+    matrices = {weight for weight in model.parameters() if weight.dim() == 2}
+    names = {weight: name for name, weight in model.named_parameters()}
+    listed, counts = list(model.parameters()), []
+
+    def before(model):
+        grouped = [[w.grad.norm() for w in model.parameters() if (id(w) in numbers) is own] for own in (True, False)]
+        nn.utils.clip_grad_norm_([w for w in model.parameters() if id(w) in numbers], 0.05)
+        for weight in model.parameters():
+            weight.grad.mul_(getattr(weight, "rate", 1.0))
+            if weight in matrices:
+                weight.grad.add_(0.01 * weight.detach())
+            if names[weight].endswith("bias"):
+                weight.grad.mul_(0.5)
+        counts.extend(len(norms) for norms in grouped)
+        counts.append(sum(weight in matrices for weight in listed) + sum(weight in names for weight in listed))
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    found = fit(model, before=before, optimizer=optimizer)
+    moments = [optimizer.state[weight]["momentum_buffer"].norm().item() for weight in listed]
+    kept = {weight: number for number, weight in enumerate(model.parameters())}
+    places = [kept[weight] for weight in listed] + [names[weight] == name for name, weight in model.named_parameters()]
+    return [*found, *counts, *moments, *places, len({*listed, *model.parameters()})]
+
+
+@case
+def weights_toggled_for_each_loss():
+    """As Lightning does it: what has its own optimizer is frozen while the other is trained."""
+    torch.manual_seed(0)
+    body, heads = nn.Linear(12, 8), nn.ModuleList(nn.Linear(8, size) for size in (3, 1))
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.heads = body, heads
+
+        def forward(self, rows):
+            hidden = self.body(rows).tanh()
+            return [head(hidden) for head in self.heads]
+
+    model, found = Model(), []
+    optimizers = [torch.optim.Adam([*body.parameters(), *head.parameters()], 0.02) for head in heads]
+    for step in range(6):
+        states = {}
+        for optimizer in optimizers:
+            states.update((w, w.requires_grad) for group in optimizer.param_groups for w in group["params"])
+        own = {weight for group in optimizers[step % 2].param_groups for weight in group["params"]}
+        for weight, is_trained in states.items():
+            weight.requires_grad = weight in own and is_trained
+        classes, number = model(X[step * 8 : step * 8 + 8])
+        target = Y[step * 8 : step * 8 + 8]
+        loss = functional.cross_entropy(classes, target) if step % 2 == 0 else (number[:, 0] - target).square().mean()
+        optimizers[step % 2].zero_grad()
+        loss.backward()
+        optimizers[step % 2].step()
+        for optimizer in optimizers:
+            for weight in (weight for group in optimizer.param_groups for weight in group["params"]):
+                if weight in states:
+                    weight.requires_grad = states[weight]
+        found.append(loss.item())
+    return [*found, *weights(model)]
+
+
+@case
 def tensors_that_share_memory_with_weights():
     """Tensors that are made before the first step or kept afterwards follow the weights, and write into them."""
     model = mlp()

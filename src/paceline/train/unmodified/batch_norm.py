@@ -9,7 +9,7 @@ from paceline.inprocess import hooks
 from paceline.train.batch_norm import normalised, scaled
 from paceline.train.unmodified.exchange import Exchange
 from paceline.train.unmodified.state import Spread
-from paceline.train.unmodified.weights import shards
+from paceline.train.unmodified.weights import followers
 
 
 def patch(spread: Spread, exchange: Exchange) -> None:
@@ -65,7 +65,7 @@ def _replaced(original: Any) -> Any:
     @functools.wraps(original)
     def clip(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         given = [tensors] if hasattr(tensors, "grad_fn") else list(tensors)
-        found = original([shards.now(each) for each in given], *args, **kwargs)
+        found = original([followers.now(each) for each in given], *args, **kwargs)
         return found.full_tensor() if hasattr(found, "full_tensor") else found
 
     return clip

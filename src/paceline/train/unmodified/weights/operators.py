@@ -10,6 +10,7 @@ sharded weights here.
 from __future__ import annotations
 
 import functools
+import operator
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import Any
 from paceline.inprocess import hooks
 from paceline.train.unmodified.call import digest
 from paceline.train.unmodified.state import Spread, memory_of
-from paceline.train.unmodified.weights import aliases
+from paceline.train.unmodified.weights import aliases, followers
 
 _VIEWS = (
     *("__getitem__", "select", "narrow", "split", "chunk", "unbind", "view", "view_as", "reshape", "reshape_as"),
@@ -65,7 +66,6 @@ _REDUCED_LISTS = ("_foreach_max", "_foreach_norm")
 _ALWAYS_WHOLE = ("__setitem__", "__reversed__", "index_put_")
 _NO_OPERATORS = ("register_hook", "register_post_accumulate_grad_hook", "requires_grad_", "retain_grad", "zero_grad")
 _MOST_DIGESTED = 1 << 16  # elements; larger plain tensors are not compared over the ranks
-READ = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__", "__index__")
 
 
 def patch(spread: Spread) -> None:
@@ -75,14 +75,15 @@ def patch(spread: Spread) -> None:
     operators = _Operators(spread, DTensor)
 
     def torch_function(kind: Any, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return operators.apply(function, args, kwargs or {})
+        is_lookup = followers.is_lookup(_name_of(function), args)
+        return True if is_lookup else operators.apply(function, args, kwargs or {})
 
     patches = {
         "__torch_function__": classmethod(torch_function),
         "__reduce_ex__": lambda self, protocol: operators.copied(self).__reduce_ex__(protocol),
         "__deepcopy__": functools.partialmethod(_deep_copied, operators),
         "__repr__": lambda self, **named: repr(operators.copied(self)),
-        **{name: _reader(operators, name) for name in READ},
+        **{name: _reader(operators, name) for name in followers.READ},
     }
     for name, patch_of in patches.items():
         hooks.install(DTensor, name, patch_of)
@@ -145,7 +146,7 @@ class _Operators:
     def apply(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Call a function of torch that got a sharded tensor, and return the result for whole tensors."""
         name = _name_of(function)
-        args, kwargs = aliases.current((args, kwargs))
+        args, kwargs = followers.current(aliases.current((args, kwargs)))
         if function is self._torch.autograd.grad:
             self._spread.refuse(
                 "torch.autograd.grad() is given split tensors; use loss.backward(), or use dp in place of shard"
@@ -158,9 +159,7 @@ class _Operators:
             if self._spread.split:
                 return self._within_a_part(function, args, kwargs)
             if name == "__iter__":
-                return iter(
-                    [self._view(functools.partial(_entry, i), "__getitem__", args) for i in range(len(args[0]))]
-                )
+                return iter([self._view(operator.itemgetter(i), "__getitem__", args) for i in range(len(args[0]))])
         if name == "backward":  # its hooks call operators that must be patched too
             return self._torch.autograd.backward((args[0],), *args[1:], **kwargs)
         with self._torch._C.DisableTorchFunctionSubclass():
@@ -417,10 +416,6 @@ def _piece(kind: Any, split: Any, value: Any) -> Any:
     mesh = split.device_mesh
     spread = kind.from_local(value.to(split.device), mesh, [Replicate()] * mesh.ndim, run_check=False)
     return spread.redistribute(mesh, split.placements)._local_tensor
-
-
-def _entry(place: int, value: Any) -> Any:
-    return value[place]
 
 
 def _entry_of(function: Callable[[Any], Any], place: int, value: Any) -> Any:

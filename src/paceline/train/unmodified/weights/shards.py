@@ -6,21 +6,18 @@ states hold whole tensors, under the names that the program knows, and loaded st
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from paceline.inprocess import hooks
-from paceline.inprocess.identity import IdentityMap
 from paceline.train.activations import blocks_of
 from paceline.train.parallel.shard import blocks_apart, watch_forward_writes
 from paceline.train.unmodified.state import Spread, check_hooks
-from paceline.train.unmodified.weights import aliases, copies, operators
-from paceline.train.unmodified.weights.operators import READ, whole
+from paceline.train.unmodified.weights import aliases, copies, followers, operators
+from paceline.train.unmodified.weights.operators import whole
 
-_now: IdentityMap[Any] = IdentityMap()  # whole weight -> sharded weight; does not keep the whole one alive
 _optimizers: WeakSet[Any] = WeakSet()
 _models: WeakSet[Any] = WeakSet()
 _meshes: list[Any] = []
@@ -35,43 +32,12 @@ _by_program: set[int] = set()  # ids of weights that got a gradient outside of t
 
 def check_shared(spread: Spread, module: Any) -> None:
     """Refuse a model that shares a weight with another model, which is split already."""
-    name = next((name for name, weight in module.named_parameters() if _now.get(weight) is not None), None)
+    name = next((name for name, weight in module.named_parameters() if followers.is_replaced(weight)), None)
     if name is not None:
         spread.refuse(
             f"{type(module).__name__} shares the weight {name} with a model that is called by itself, whose weights "
             "are split; put both into one module, or use dp in place of shard"
         )
-
-
-def now(tensor: Any) -> Any:
-    """Return the sharded weight that replaced a whole weight; return other tensors unchanged."""
-    found = _now.get(tensor)
-    return tensor if found is None else found
-
-
-@functools.cache
-def follower(torch: Any) -> Any:
-    """Return the class of weights that a model had before it was split: each acts as the sharded weight in its place.
-
-    A program may have put them into lists before its first step, to average or to penalise them.
-    """
-
-    class Follower(torch.nn.Parameter):
-        @classmethod
-        def __torch_function__(cls, function: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
-            args, kwargs = torch.utils._pytree.tree_map(now, (args, kwargs or {}))
-            name = getattr(function, "__name__", "")
-            if name in READ:
-                return getattr(args[0], name)(*args[1:], **kwargs)
-            if any(isinstance(each, cls) for each in torch.utils._pytree.tree_leaves((args, kwargs))):
-                with torch._C.DisableTorchFunctionSubclass():  # the sharded weight is gone: as before
-                    return function(*args, **kwargs)
-            return function(*args, **kwargs)
-
-        def __deepcopy__(self, memo: Any) -> Any:
-            return copy.deepcopy(now(self), memo)
-
-    return Follower
 
 
 def patch(spread: Spread, watch: Callable[[Any, int], None]) -> None:
@@ -98,6 +64,7 @@ def patch(spread: Spread, watch: Callable[[Any, int], None]) -> None:
     _agree_on_overflow(spread)
     operators.patch(spread)
     copies.patch(spread)
+    followers.patch()
 
 
 def is_split(module: Any) -> bool:
@@ -206,19 +173,31 @@ def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
         block.register_forward_hook(
             functools.partial(_without_views, spread.torch), prepend=True
         )  # before FSDP2's hook
-    for name, weight in module.named_parameters(remove_duplicate=False):
-        _now.set(before[name], weight)
-        _now.drop_with(before[name])
-        if name in trained_names:
-            weight.register_post_accumulate_grad_hook(_note_own_gradient)
-            before[name].register_post_accumulate_grad_hook(functools.partial(_pass_on, spread.torch, weight))
-        before[name].__class__ = follower(spread.torch)
+    _replace_weights(spread, module, before, trained_names)
     rebind(dict(module.named_parameters(remove_duplicate=False)))
     for optimizer in _optimizers:
         _take_over(optimizer)
     for each in module.modules():
         each.register_state_dict_post_hook(_saved_whole)
         each.register_load_state_dict_pre_hook(_loaded_split)
+
+
+def _replace_weights(spread: Spread, module: Any, before: dict[str, Any], trained_names: set[str]) -> None:
+    """Make the whole weights that the program may still hold followers of the sharded weights of a model.
+
+    Args:
+        spread: The state of this rank.
+        module: The sharded model.
+        before: Its whole weights, by name.
+        trained_names: The names of the weights that are trained.
+    """
+    for name, weight in module.named_parameters(remove_duplicate=False):
+        if followers.is_replaced(before[name]):
+            continue  # a weight with several names
+        if name in trained_names:
+            weight.register_post_accumulate_grad_hook(_note_own_gradient)
+            before[name].register_post_accumulate_grad_hook(functools.partial(_pass_on, spread.torch))
+        followers.replace(spread.torch, before[name], weight)
 
 
 def _note_own_gradient(weight: Any) -> None:
@@ -230,8 +209,9 @@ def _note_own_gradient(weight: Any) -> None:
     _by_program.add(id(weight))
 
 
-def _pass_on(torch: Any, weight: Any, before: Any) -> None:
+def _pass_on(torch: Any, before: Any) -> None:
     """Add to a sharded weight the gradient of the whole weight that the model had before it was split."""
+    weight = followers.now(before)
     with torch._C.DisableTorchFunctionSubclass():
         found, before.grad = before.grad, None
     gradient = _as(weight, found)
@@ -364,7 +344,7 @@ def _take_over(optimizer: Any) -> None:
     """Replace the whole weights of an optimizer by the sharded weights, and shard its state."""
     for group in optimizer.param_groups:
         for place, weight in enumerate(group["params"]):
-            split_weight = now(weight)
+            split_weight = followers.now(weight)
             if split_weight is weight:
                 continue
             group["params"][place] = split_weight
