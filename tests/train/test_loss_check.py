@@ -88,7 +88,7 @@ DEPENDENT = [
 
 def called(loss, weight, made, calls=CALLS):
     torch.manual_seed(0)
-    checked = CheckedLoss(loss, weight, Layout(dp=2), has_state=False)
+    checked = CheckedLoss(loss, weight, Layout(dp=2))
     return [float(checked(*made())) for _ in range(calls)]
 
 
@@ -124,7 +124,7 @@ def test_a_penalty_that_begins_later_is_refused_then():
     def loss(output, target):
         return F.mse_loss(output, target) + factor[0] * output.mean(0).pow(2).sum()
 
-    checked = CheckedLoss(loss, None, Layout(shard=2), has_state=False)
+    checked = CheckedLoss(loss, None, Layout(shard=2))
     for _ in range(10):
         checked(*of_numbers())
     factor[0] = 0.1
@@ -190,9 +190,23 @@ def annealed(state, output, target):
     return mse_loss(output, target) * state["step"]
 
 
+kept = []
+
+
+def of_activations(output, target):
+    found = mse_loss(output, target) + 0.1 * sum(each.square().mean() for each in kept)
+    kept.clear()
+    return found
+
+
+def of_last_activations(output, target):
+    return mse_loss(output, target) + 0.1 * kept.pop().square().mean()
+
+
 LOSSES = {
     "variable": lambda: of_variable, "attributes": OfAttributes, "buffer": OfBuffer, "closure": of_closure,
     "method": lambda: OfAttributes().__call__, "partial": lambda: partial(annealed, {"step": 0}),
+    "activations": lambda: of_activations, "last activations": lambda: of_last_activations,
 }
 
 
@@ -201,7 +215,11 @@ def trained(layout, loss, compared):
     calls = 0
     torch.manual_seed(1)
     engine = Engine({"layout": layout, "checks": {"first_step": compared}})
-    engine.setup(small_model(), sgd, loss=loss())
+    model = small_model()
+    if loss() in (of_activations, of_last_activations):
+        kept.clear()
+        model[0].register_forward_hook(lambda _, given, output: kept.append(output))
+    engine.setup(model, sgd, loss=loss())
     losses = []
     for inputs, target in BATCHES:
         part, parts = engine.world.sample_part, engine.world.layout.samples

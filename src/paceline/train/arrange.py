@@ -229,7 +229,7 @@ def _spread(
         batch_norm.share(model, world.data_group)
     recipe.memory.apply(blocks)
     recipe.compute.apply(model, blocks)
-    if {"tp", "cp", "shard"} & set(mesh_axes(layout)):
+    if {"tp", "shard"} & set(mesh_axes(layout)):
         model.register_forward_hook(partial(_check_derivatives, layout))
     if "shard" in mesh_axes(layout):
         if layout.pp > 1:
@@ -247,7 +247,7 @@ def _spread(
 def _check_derivatives(layout: Layout, _: Any, __: Any, output: Any) -> None:
     """Check in the backward pass of an output that its gradients are not differentiated again.
 
-    The second derivatives of torch's split tensors (`DTensor`) are incomplete.
+    The second derivatives of torch's split parameters (`DTensor`) are incomplete.
     """
     import torch
     from torch.utils import _pytree
@@ -256,7 +256,7 @@ def _check_derivatives(layout: Layout, _: Any, __: Any, output: Any) -> None:
         if torch.is_grad_enabled():
             raise UsageError(
                 f"layout {layout}: a gradient is to be differentiated again (create_graph=True), such as for a "
-                "gradient penalty. This is impossible with tensors that are split over ranks; use a layout with dp only"
+                "gradient penalty. This is impossible with split parameters; use dp in place of shard and tp"
             )
 
     for leaf in _pytree.tree_leaves(output):

@@ -351,9 +351,10 @@ def _tell_micro_batches(recipe: Recipe) -> None:
 def _tell_own_loss(recipe: Recipe) -> None:
     """Name what is not compared if ranks with different samples or positions compute the loss in a loop of the user."""
     layout = recipe.layout
+    what = "samples" if layout.cp == 1 else "positions" if layout.samples == 1 else "samples and positions"
     if layout.samples * layout.cp > 1:
         sys.stderr.write(
             f"paceline: layout {layout}: the loop computes the loss itself, so the loss is not compared with "
-            "one process. It must be a mean over the samples of a batch, or over what weight= counts, and its factors "
+            f"one process. It must be a mean over the {what} of a batch, or over what weight= counts, and its factors "
             "must be the same on all ranks; train_batch() checks a loss that is passed to setup(loss=)\n"
         )

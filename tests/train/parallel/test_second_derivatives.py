@@ -1,4 +1,4 @@
-"""A penalty on gradients trains as on one process with dp. Split tensors lose second derivatives, so it is refused."""
+"""A penalty on gradients trains with dp and cp. Split parameters lose second derivatives, so it is refused there."""
 
 from __future__ import annotations
 
@@ -107,13 +107,12 @@ def test_a_model_in_double_precision_trains_in_it(found, layout):
     assert by_layout[layout]["plain"] == pytest.approx(expected["plain"], rel=1e-12)
 
 
-def test_a_penalty_on_gradients_trains_with_dp(found):
+@pytest.mark.parametrize("layout", ["dp=2", "cp=2"])
+def test_a_penalty_on_gradients_trains_where_parameters_are_whole(found, layout):
     expected, by_layout = found
-    assert by_layout["dp=2"]["penalty"] == pytest.approx(expected["penalty"], rel=1e-12)
+    assert by_layout[layout]["penalty"] == pytest.approx(expected["penalty"], rel=1e-12)
 
 
-@pytest.mark.parametrize(
-    ("layout", "kind"), [*((layout, "penalty") for layout in SPLIT), ("tp=2", "hessian"), ("cp=2", "hessian")]
-)
+@pytest.mark.parametrize(("layout", "kind"), [("shard=2", "penalty"), ("tp=2", "penalty"), ("tp=2", "hessian")])
 def test_a_gradient_that_is_differentiated_again_is_refused(found, layout, kind):
     assert "differentiated again (create_graph=True)" in found[1][layout][kind]

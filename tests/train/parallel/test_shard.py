@@ -317,6 +317,7 @@ def refused(model, use):
     try:
         with Engine({"layout": "shard=2"}) as engine:
             model, _ = engine.setup(model, adamw, loss=loss_of)
+            refused.engine = engine
             use(model)
     except UsageError as error:
         return str(error)
@@ -331,6 +332,14 @@ def average(model):
 @torch.no_grad()
 def limit(model):
     model.head.weight.copy_(torch.renorm(model.head.weight, 2, 0, 1.0))
+
+
+def hook(model):
+    model.head.weight.register_hook(lambda gradient: gradient.clamp(-0.1, 0.1))
+    engine = refused.engine
+    inputs, target = (each.chunk(2)[engine.world.sample_part] for each in BATCHES[0])
+    engine.train_batch(inputs, target)
+    engine.step()
 
 
 FOUND = {"class names": rates(of_class_names, "shard=2"), "types": rates(of_types, "shard=2")}
@@ -384,6 +393,7 @@ FOUND["changed"] = {f"{how} {count}": changed(how, count)
                     for how in ("data", "assigned", "no grad", "computed") for count in (1, 2)}
 FOUND["returned"] = returned(""), returned("shard=2")
 FOUND["complex"] = refused(Complex(), lambda model: None)
+FOUND["hook"] = refused(scaled(), hook)
 FOUND["average"], FOUND["limit"] = refused(scaled(), average), refused(scaled(), limit)
 for clip in ("", "recipe"):
     FOUND[clip] = by_hand(clip), by_engine("shard=2", clip)
@@ -418,6 +428,7 @@ def test_an_optimizer_finds_the_classes_that_modules_had_before_setup(scalars, c
     [
         ("complex", "mix is a complex parameter"),
         ("average", "ema.decay (--ema) for an average"),
+        ("hook", "the gradient hook of head.weight is not called"),
         ("limit", "torch cannot apply an operator to a tensor that is split over ranks"),
     ],
 )

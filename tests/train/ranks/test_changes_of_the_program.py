@@ -92,6 +92,10 @@ def changing(engine, net, change):
         engine.setup(net, lambda m: torch.optim.SGD(m.parameters(), 0.1, momentum=0.9), loss=loss)
     if change == "frozen norm":
         net.norm.eval()
+    if change == "masking hook":
+        net.last.weight.register_hook(lambda gradient: gradient * torch.tensor([[1.0], [0.0]]))
+    if change == "limiting hook":
+        net.last.weight.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))
     losses = []
     for number, batch in enumerate(BATCHES):
         if number == 2 and change in ("unfreeze", "freeze again"):
@@ -154,7 +158,7 @@ for layout in ("dp=2", "shard=2"):
 for how in ("alone", "engine"):
     found[f"critic {how}"] = tried("dp=2", critic, how)
 found["returned"] = {layout: tried(layout, returned) for layout in ("", "dp=2")}
-for change in ("unfreeze", "freeze", "freeze again", "frozen norm", "penalty"):
+for change in ("unfreeze", "freeze", "freeze again", "frozen norm", "penalty", "masking hook", "limiting hook"):
     found[change] = {layout: tried(layout, changing, change) for layout in ("", "dp=2", "shard=2")}
 finish(found)
 """
@@ -197,3 +201,11 @@ def test_a_penalty_on_the_weights_is_that_of_one_process_with_dp_and_refused_wit
 
 def test_a_parameter_that_the_model_returns_is_trained_as_on_one_process(found):
     assert found["returned"]["dp=2"] == pytest.approx(found["returned"][""], rel=1e-5)
+
+
+def test_gradient_hooks_on_parameters_are_those_of_one_process_or_refused(found):
+    """With dp, they see the gradient of a rank's samples, which does not matter for a mask."""
+    assert found["masking hook"]["dp=2"] == pytest.approx(found["masking hook"][""], rel=1e-5)
+    assert "the gradient of last.weight differs" in found["limiting hook"]["dp=2"]
+    for kind in ("masking hook", "limiting hook"):
+        assert "the gradient hook of last.weight is not called" in found[kind]["shard=2"]

@@ -131,7 +131,8 @@ class FirstStep:
         self._compare((inputs, target), lambda attempt: BatchPasses(attempt, (inputs, target), loss, weight))
         if iterators or self._world.layout.samples == 1:
             return None
-        return CheckedLoss(loss, weight, self._world.layout, has_state=self._state.loss_has_state)
+        held = self._arranged.held
+        return CheckedLoss(loss, weight, self._world.layout, [*held.parameters(), *held.buffers()])
 
     def of_forward(self, args: Any, kwargs: Any) -> None:
         """Run the comparison on a call of the model.
@@ -371,7 +372,9 @@ class FirstStep:
 
 
 def _copy_changes(whole: Any, held: Any, settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Give the copy the training modes, plain attributes and `requires_grad` of the model that changed after `setup`.
+    """Give the copy the training modes, plain attributes, `requires_grad` and gradient hooks of the model.
+
+    A copy has no gradient hooks, and the others may have changed after `setup`.
 
     Args:
         whole: The copy.
@@ -383,9 +386,12 @@ def _copy_changes(whole: Any, held: Any, settings: Mapping[str, Mapping[str, Any
         if name in own:
             before, now = settings.get(name, {}), plain_settings(own[name])
             vars(part).update({key: value for key, value in now.items() if key not in before or before[key] != value})
-    trained = {name: each.requires_grad for name, each in held.named_parameters()}
+    parameters = dict(held.named_parameters())
     for name, each in whole.named_parameters():
-        each.requires_grad_(trained.get(name, each.requires_grad))
+        if name in parameters:
+            each.requires_grad_(parameters[name].requires_grad)
+            for hook in (parameters[name]._backward_hooks or {}).values():
+                each.register_hook(hook)
 
 
 def _difference(what: str, module: str, pair: tuple[Any, Any], item_bytes: int, noise: float) -> Iterator[Difference]:

@@ -10,8 +10,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from paceline.core.errors import UsageError
@@ -33,16 +32,18 @@ _TOLERANCE = 1e-4  # for rounding; larger for losses in bf16 or fp16
 class CheckedLoss:
     """Computes the loss, and checks in some calls that it is a mean over samples."""
 
-    def __init__(self, loss: Loss, weight: Callable[[Any], Any] | None, layout: Layout, *, has_state: bool) -> None:
+    def __init__(
+        self, loss: Loss, weight: Callable[[Any], Any] | None, layout: Layout, ignored: Sequence[Any] = ()
+    ) -> None:
         """Store the arguments.
 
         Args:
-            loss: The loss of the run.
+            loss: The loss of the run. What its calls change, such as a counter, is restored after a check.
             weight: How much a target counts; None: all parts alike.
             layout: The layout of the run.
-            has_state: Whether calls of the loss change values outside of it, such as a counter. They are then restored.
+            ignored: Tensors that are not restored, such as those of the model.
         """
-        self._loss, self._weight, self._layout, self._has_state = loss, weight, layout, has_state
+        self._loss, self._weight, self._layout, self._ignored = loss, weight, layout, ignored
         self._calls = 0
 
     def __call__(self, output: Any, target: Any) -> Any:
@@ -84,7 +85,7 @@ class CheckedLoss:
         """Return the loss, its weight, and the machine epsilon of its format."""
         import torch
 
-        with restore_state((self._loss, self._weight), ()) if self._has_state else nullcontext():
+        with restore_state((self._loss, self._weight), self._ignored):
             loss = self._loss(output, target)
             weight = 1.0 if self._weight is None else float(self._weight(target))
         dtype = loss.dtype if loss.is_floating_point() else torch.float32

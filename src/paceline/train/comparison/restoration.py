@@ -188,7 +188,6 @@ class StateCheck:
         """
         self._models = models
         self.functions: tuple[Any, ...] = ()  # the loss and its weight, with `train_batch`
-        self.loss_has_state = False  # whether calls of the loss change values outside of the model, such as a counter
 
     def iterators(self, model: Any = None) -> list[str]:
         """Return the names of iterators that a model and the loss use. Their positions cannot be restored.
@@ -213,7 +212,6 @@ class StateCheck:
         with restore_state((model, *self.functions), self._ignored(model)) as changed:
             yield values
         values.update({name.removeprefix(type(model).__name__): value for name, value in changed.items()})
-        self.loss_has_state = self.loss_has_state or any(name[0] not in ".[" for name in values)
 
     def run_twice(self, model: Any, names: Sequence[str], run: Callable[[], Any]) -> tuple[Any, Any]:
         """Return the results of two passes. In the second one, some values are those after the first one.

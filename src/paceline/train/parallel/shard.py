@@ -65,7 +65,13 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
         kind.__deepcopy__ = _refuse_copy
     if apart:
         _CallOrder(model, apart, mesh)
-    return _Unused(model, apart, mesh).forget
+    unused = _Unused(model, apart, mesh)
+
+    def after_backward() -> None:
+        _refuse_gradient_hooks(model)
+        unused.forget()
+
+    return after_backward
 
 
 def _copy_returned_parameters(_: Any, __: Any, output: Any) -> Any:
@@ -135,6 +141,21 @@ def _refuse_forward_write(module: Any, name: str) -> None:
         "mask or a limit, which shard cannot store. Compute the changed weight in forward() without assigning it, "
         f"change {name} after engine.step() instead, or use dp in place of shard"
     )
+
+
+def _refuse_gradient_hooks(model: Any) -> None:
+    """Check that no sharded parameter has a gradient hook, which FSDP2 would not call.
+
+    Raises:
+        UsageError: A parameter has one.
+    """
+    hooked = (name for name, each in model.named_parameters() if each._backward_hooks and hasattr(each, "placements"))
+    name = next(hooked, None)
+    if name is not None:
+        raise UsageError(
+            f"with shard, the gradient hook of {name} is not called; change the gradient between backward and "
+            "engine.step(), put the hook on an output of a module instead, or use dp in place of shard"
+        )
 
 
 def _refuse_complex(model: Any) -> None:
