@@ -83,6 +83,15 @@ def test_a_run_without_a_step(tmp_path, exit_code, words):
     assert "steps" in found.unavailable
 
 
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_backward_passes_without_a_step_are_counted(tmp_path, exit_code):
+    folder = RunFolder(tmp_path).rank(steps(0), summary={"training": {"backwards": 20}})
+    found = diagnosed(folder, exit_code=exit_code, wall_s=3.0)
+    assert found.verdict == "no-steps"
+    assert "20 backward passes ran, but no optimizer made a step" in found.verdict_text
+    assert found.unavailable["steps"] in found.verdict_text
+
+
 def test_an_exception_is_named_with_its_rank(tmp_path):
     folder = RunFolder(tmp_path)
     note = {"kind": "end", "exception": "RuntimeError", "message": "shapes\nmore", "where": "train.py:9"}

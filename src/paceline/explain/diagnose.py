@@ -41,6 +41,7 @@ def diagnose(run: Run) -> Diagnosis:
 
 def _without_steps(run: Run) -> Diagnosis:
     exit_code, first = _exit_code(run), next(iter(run.stepless), None)
+    why = _why_no_steps(run)
     return Diagnosis(
         run_id=run.run_id,
         command=_command(run),
@@ -62,10 +63,10 @@ def _without_steps(run: Run) -> Diagnosis:
         loss=None,
         cost=_cost(run, 1.0),
         verdict=NO_STEPS,
-        verdict_text="no training step was seen: " + _why_no_steps(exit_code),
+        verdict_text="no training step was seen: " + why,
         findings=(),
         unavailable={
-            "steps": _why_no_steps(exit_code) if exit_code else _NEEDED,
+            "steps": why if exit_code or _backwards(run) else _NEEDED,
             **missing_gauges(run),
         },
         memory={},
@@ -75,10 +76,22 @@ def _without_steps(run: Run) -> Diagnosis:
     )
 
 
-def _why_no_steps(exit_code: int | None) -> str:
-    if exit_code:
+def _why_no_steps(run: Run) -> str:
+    count = _backwards(run)
+    if _exit_code(run) and count < 2:
         return "the program ended before the first step"
+    if count:
+        return (
+            f"{count} backward pass{'es' if count > 1 else ''} ran, but no optimizer made a step. Where a program has "
+            "an optimizer, weights that it updates in another way are not seen"
+        )
     return "no Python process that Paceline watched ran a backward pass"
+
+
+def _backwards(run: Run) -> int:
+    """Return the number of backward passes of processes that made no step."""
+    found = (rank.summary.get("training") for rank in run.stepless)
+    return sum(int(each.get("backwards") or 0) for each in found if isinstance(each, dict))
 
 
 def _with_steps(run: Run, analysis: RunAnalysis) -> Diagnosis:
