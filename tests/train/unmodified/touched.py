@@ -910,6 +910,7 @@ def weights_known_by_identity():
     matrices = {weight for weight in model.parameters() if weight.dim() == 2}
     names = {weight: name for name, weight in model.named_parameters()}
     listed, counts = list(model.parameters()), []
+    references = [weakref.ref(weight) for weight in model.parameters()]
 
     def before(model):
         grouped = [[w.grad.norm() for w in model.parameters() if (id(w) in numbers) is own] for own in (True, False)]
@@ -927,8 +928,14 @@ def weights_known_by_identity():
     found = fit(model, before=before, optimizer=optimizer)
     moments = [optimizer.state[weight]["momentum_buffer"].norm().item() for weight in listed]
     kept = {weight: number for number, weight in enumerate(model.parameters())}
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    saved = torch.load(file, weights_only=False)
+    copied = [getattr(w, "rate", 0.0) for each in (copy.deepcopy(model), saved) for w in each.parameters()]
+    alive = [reference() is not None for reference in references]
     places = [kept[weight] for weight in listed] + [names[weight] == name for name, weight in model.named_parameters()]
-    return [*found, *counts, *moments, *places, len({*listed, *model.parameters()})]
+    return [*found, *counts, *moments, *places, len({*listed, *model.parameters()}), *copied, *alive]
 
 
 @case

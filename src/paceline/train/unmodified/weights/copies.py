@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from paceline.inprocess import hooks, import_hook
 from paceline.train.unmodified.state import Spread
+from paceline.train.unmodified.weights import followers
 
 _OURS = ("torch.distributed.fsdp", "paceline.train")
 _OF_FSDP = ("_is_fsdp_managed_module", "_fsdp_use_orig_params")
@@ -62,7 +63,7 @@ def patch_class(spread: Spread, kind: Any) -> None:
     kind._apply = _apply
     kind.__deepcopy__ = _deep_copied
     # pickle refuses to reduce an object to another class, so it stores a call of `copy.copy` with the whole copy
-    kind.__reduce_ex__ = lambda self, protocol: (copy.copy, (copy.deepcopy(self),))
+    kind.__reduce_ex__ = lambda self, protocol: (copy.copy, (_copied_with_attributes(self),))
 
 
 def _changes_nothing(torch: Any, module: Any, function: Any) -> bool:
@@ -90,6 +91,15 @@ def _deep_copied(self: Any, memo: dict[int, Any]) -> Any:
     vars(found).update(copy.deepcopy(state, memo))
     for part in found.modules():
         _strip(part)
+    return found
+
+
+def _copied_with_attributes(model: Any) -> Any:
+    """Return a whole copy for pickle, which stores the attributes of weights; `copy.deepcopy` leaves them out."""
+    found = copy.deepcopy(model)
+    weights: dict[str, Any] = dict(found.named_parameters())
+    for name, weight in model.named_parameters():
+        vars(weights[name]).update(followers.attributes_of(weight))
     return found
 
 

@@ -15,12 +15,12 @@ import sys
 import weakref
 from typing import Any
 
-from paceline.core.errors import UsageError
 from paceline.inprocess import hooks
 from paceline.inprocess.identity import IdentityMap
 
-_now: IdentityMap[Any] = IdentityMap()  # whole weight -> weak reference to its sharded weight
-_before: IdentityMap[Any] = IdentityMap()  # sharded weight -> whole weight, whose id must not be given to others
+_now: IdentityMap[weakref.ref[Any]] = IdentityMap()  # whole weight -> its sharded weight
+_numbers: IdentityMap[int] = IdentityMap()  # sharded weight -> id of its whole weight
+_LINK = "_paceline_other"  # attribute of each of the two: neither is freed before the other, so that no id is reused
 READ = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__array__", "__format__", "__index__")
 _OF_HASHES = "torch._tensor"  # the module in which the hash of a tensor is its id
 
@@ -28,15 +28,8 @@ _OF_HASHES = "torch._tensor"  # the module in which the hash of a tensor is its 
 def now(tensor: Any) -> Any:
     """Return the sharded weight that replaced a whole weight; return other tensors unchanged."""
     found = _now.get(tensor)
-    if found is None:
-        return tensor
-    weight = found()
-    if weight is None:
-        raise UsageError(
-            "a weight is used whose model was deleted after its weights had been split; keep the model, copy the "
-            "weight (clone()) before, or use dp in place of shard"
-        )
-    return weight
+    weight = found() if found is not None else None
+    return tensor if weight is None else weight
 
 
 def is_replaced(tensor: Any) -> bool:
@@ -53,12 +46,19 @@ def replace(torch: Any, whole: Any, weight: Any) -> None:
         weight: The sharded weight. It gets the attributes that the program has set on the whole weight.
     """
     _now.set(whole, weakref.ref(weight))
-    _before.set(weight, whole)
-    _before.drop_with(weight)
+    _numbers.set(weight, id(whole))
+    _numbers.drop_with(weight)
     vars(weight).update(vars(whole))
+    setattr(weight, _LINK, whole)
+    setattr(whole, _LINK, weight)
     if whole.numel() and whole._use_count() == 1:  # otherwise a graph may need the values
         whole.data = whole.detach().new_zeros(1).expand(whole.shape)
     whole.__class__ = _kind(torch)
+
+
+def attributes_of(weight: Any) -> dict[str, Any]:
+    """Return the attributes that the program has set on a sharded weight, or on the whole weight before it."""
+    return {name: value for name, value in vars(weight).items() if name not in (_LINK, "_is_param")}
 
 
 def current(values: Any) -> Any:
@@ -94,6 +94,9 @@ def _kind(torch: Any) -> Any:
         def __deepcopy__(self, memo: Any) -> Any:
             return copy.deepcopy(now(self), memo)
 
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            return now(self).__reduce_ex__(protocol)
+
     return Follower
 
 
@@ -103,11 +106,11 @@ def patch() -> None:
 
     def identity(value: Any, /) -> int:
         found = original(value)
-        entry = _before.entries.get(found)
+        entry = _numbers.entries.get(found)
         if entry is None or entry[0]() is not value:
             return found
         caller = str(sys._getframe(1).f_globals.get("__name__", ""))
         is_internal = caller.startswith(("torch.", "paceline.")) and caller != _OF_HASHES
-        return found if is_internal else original(entry[1])
+        return found if is_internal else entry[1]
 
     hooks.install(builtins, "id", functools.wraps(original)(identity))

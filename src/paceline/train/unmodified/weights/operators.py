@@ -80,7 +80,7 @@ def patch(spread: Spread) -> None:
 
     patches = {
         "__torch_function__": classmethod(torch_function),
-        "__reduce_ex__": lambda self, protocol: operators.copied(self).__reduce_ex__(protocol),
+        "__reduce_ex__": lambda self, protocol: _reduced(operators, self, protocol),
         "__deepcopy__": functools.partialmethod(_deep_copied, operators),
         "__repr__": lambda self, **named: repr(operators.copied(self)),
         **{name: _reader(operators, name) for name in followers.READ},
@@ -112,6 +112,14 @@ class _NamedProperty(property):
 def whole(value: Any) -> Any:
     """Return the full tensor of a sharded tensor, without gradients; return other values unchanged."""
     return value.detach().full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def _reduced(operators: _Operators, value: Any, protocol: Any) -> Any:
+    """Return what pickle stores of a sharded tensor: a whole one, of a weight with its attributes."""
+    found = operators.copied(value)
+    if getattr(value, "_is_param", False):
+        vars(found).update(followers.attributes_of(value))
+    return found.__reduce_ex__(protocol)
 
 
 def _deep_copied(value: Any, operators: _Operators, memo: dict[int, Any]) -> Any:
