@@ -53,6 +53,7 @@ def arrange(
         UsageError: The ranks created different models, or the layout does not fit the model.
     """
     blocks = _prepared(model, world, recipe)
+    cp.forget()
     layout, whole, notes = world.layout, copied(model) if copied else None, _attributes(model)
     if {"shard", "pp"} & set(mesh_axes(layout)):
         for parameter in model.parameters():  # neither FSDP2 nor stages of a pipeline take channels-last
@@ -67,6 +68,7 @@ def arrange(
             cp_check.check_first(module, model, world)
             if recipe.checks.first_step:
                 cp_check.check_losses(module, world)
+                cp_check.patch_tensors(layout)
         return Arranged(
             module=module,
             held=model,

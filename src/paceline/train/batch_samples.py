@@ -15,6 +15,16 @@ from paceline.core.errors import UsageError
 _MOST_INPUTS = 2  # a longer list of dictionaries has one dictionary for each sample
 
 
+def has_lists(batch: Any) -> bool:
+    """Return whether a batch contains lists, such as one of the boxes of each image.
+
+    In a batch of few samples, it can be unknown whether the entries of a list are samples.
+    """
+    if isinstance(batch, Mapping):
+        return any(map(has_lists, batch.values()))
+    return isinstance(batch, list) or isinstance(batch, tuple) and any(map(has_lists, batch))
+
+
 def count_samples(batch: Any) -> int:
     """Return the number of samples in a batch; 0 if it has no tensors and no lists.
 

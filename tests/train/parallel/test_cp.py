@@ -127,6 +127,11 @@ class Warming(Net):
         return super().place(x) * min(1.0, self.calls / 10)
 
 
+class Given(Net):
+    def forward(self, tokens, place):
+        return self.head(self.embed(tokens) + self.at(place))
+
+
 class Noisy(Net):
     def place(self, x):
         return super().place(x) + torch.randn_like(x)
@@ -166,6 +171,8 @@ found["evaluated"] = said(Counts, training=False)
 found["Warming evaluated"] = said(Warming, training=False)
 found["Loss"] = said(Loss, call=lambda model, tokens: model(tokens, target=tokens))
 found["dropout"] = said(lambda: Net(0.5), memory={"activation_budget": 0.5})
+found["outside"] = said(Given, call=lambda model, tokens: model(tokens, positions(LENGTH // 2)))
+found["dp outside"] = said(Given, "dp=2", lambda model, tokens: model(tokens, positions(LENGTH // 2)))
 found["bf16"] = said(Net, precision={"autocast": "bf16"})
 if torch.distributed.get_rank() == 0:
     OUT.write_text(json.dumps(found))
@@ -200,3 +207,80 @@ def test_it_is_refused_in_evaluation_too(found):
 
 def test_a_model_that_draws_in_its_forward_is_refused(found):
     assert "draws random numbers outside dropout in its forward pass" in found["Noisy"]
+
+
+def test_positions_are_known_in_the_forward_pass_only(found):
+    assert "positions() is called outside of the forward pass" in found["outside"]
+    assert "positions()" not in found["dp outside"]
+
+
+LOOPS = """
+import json, sys
+from pathlib import Path
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+from paceline.core.errors import UsageError
+from paceline.train import Engine, positions
+
+TOKENS = torch.randint(1, 11, (8, 16), generator=torch.Generator().manual_seed(0))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.at, self.head = nn.Embedding(12, 8), nn.Embedding(16, 8), nn.Linear(8, 12)
+
+    def forward(self, tokens):
+        x = self.embed(tokens) + self.at(positions(tokens.shape[1]))
+        return self.head(x + F.scaled_dot_product_attention(x, x, x, is_causal=True))
+
+
+LOOPS = {
+    "shifted": lambda t: (t[:, :-1], t[:, 1:]),
+    "begun": lambda t: (torch.cat([torch.zeros_like(t[:, :1]), t[:, :-1]], 1), t),
+    "rolled": lambda t: (t, torch.roll(t, -1, 1)),
+    "rolled by method": lambda t: (t, t.roll(shifts=-1, dims=-1)),
+    "flipped": lambda t: (t.flip(1), t),
+    "shorter": lambda t: (t[:2, :4], t[:2, :4]),
+    "narrowed": lambda t: (t.narrow(1, 0, 4), t.narrow(1, 0, 4)),
+    "of lengths": lambda t: (t * (t.sum(1, keepdim=True) > 3), t),
+    "cumulated": lambda t: (t.cumsum(1) % 11, t),
+    "plain": lambda t: (t, t),
+    "samples": lambda t: (t[:2], t[:2]),
+    "masked": lambda t: (t.masked_fill(t == 3, 0), t + 0 * t[t > 2].sum() + 0 * t[0].max() + 0 * t.sum(0).max()),
+    "chunks": lambda t: tuple(torch.cat(t.chunk(2)) for _ in range(2)),
+}
+
+
+def said(make):
+    torch.manual_seed(0)
+    engine = Engine({"layout": "cp=2"})
+    model, _ = engine.setup(Net(), lambda model: torch.optim.SGD(model.parameters(), lr=0.1))
+    try:
+        for (tokens,) in engine.loader(DataLoader(TensorDataset(TOKENS), 4)):
+            with engine.micro_step():
+                inputs, target = make(tokens)
+                engine.backward(F.cross_entropy(model(inputs).flatten(0, 1), target.flatten()))
+            engine.step()
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+found = {name: said(make) for name, make in LOOPS.items()}
+if torch.distributed.get_rank() == 0:
+    Path(sys.argv[1]).write_text(json.dumps(found))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_a_loop_that_cuts_or_moves_a_batch_along_its_positions_is_refused(tmp_path):
+    found = results_of(LOOPS, 2, tmp_path, timeout_s=120)
+    trained = {name for name, message in found.items() if not message}
+    assert trained == {"plain", "samples", "masked", "chunks"}
+    assert all("is used along the positions of a batch" in found[name] for name in found.keys() - trained)

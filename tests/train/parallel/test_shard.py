@@ -394,6 +394,10 @@ FOUND["changed"] = {f"{how} {count}": changed(how, count)
 FOUND["returned"] = returned(""), returned("shard=2")
 FOUND["complex"] = refused(Complex(), lambda model: None)
 FOUND["hook"] = refused(scaled(), hook)
+with Engine({"layout": "shard=2"}) as engine:
+    named, own = scaled(), type(scaled())
+    model, _ = engine.setup(named, adamw, loss=loss_of)
+    FOUND["named"] = [model._get_name(), own.__name__, type(model).__module__, own.__module__]
 FOUND["average"], FOUND["limit"] = refused(scaled(), average), refused(scaled(), limit)
 for clip in ("", "recipe"):
     FOUND[clip] = by_hand(clip), by_engine("shard=2", clip)
@@ -434,6 +438,11 @@ def test_an_optimizer_finds_the_classes_that_modules_had_before_setup(scalars, c
 )
 def test_what_split_parameters_cannot_do_is_refused_with_a_way_out(scalars, case, says):
     assert says in scalars[case]
+
+
+def test_a_class_keeps_its_name(scalars):
+    name, own, module, own_module = scalars["named"]
+    assert (name, module) == (own, own_module)
 
 
 def test_a_model_may_return_its_parameters(scalars):

@@ -939,6 +939,24 @@ def weights_known_by_identity():
 
 
 @case
+def classes_known_by_name():
+    """As the trainer of transformers does it: what the class is called decides how the loss is computed."""
+
+    class Named(nn.Sequential):
+        pass
+
+    torch.manual_seed(0)
+    model = Named(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
+
+    def loss_of(model, rows, target):
+        known = model._get_name() == type(model).__name__ == "Named" and "Named(" in repr(model)
+        return functional.cross_entropy(model(rows), target, label_smoothing=0.2 if known else 0.0)
+
+    found = fit(model, loss_of=loss_of)
+    return [*found, type(model).__module__ == Named.__module__, type(model).__qualname__ == Named.__qualname__]
+
+
+@case
 def weights_toggled_for_each_loss():
     """As Lightning does it: what has its own optimizer is frozen while the other is trained."""
     torch.manual_seed(0)

@@ -32,7 +32,7 @@ from paceline.train.batches.order import (
 from paceline.train.batches.whole import WholeBatches
 from paceline.train.checkpoints.loader_positions import LoaderPositions
 from paceline.train.comparison.loss_check import OwnBatchCheck
-from paceline.train.parallel import cp
+from paceline.train.parallel import cp, cp_check
 from paceline.train.ranks import agreement
 from paceline.train.ranks.world import World
 from paceline.train.unmodified.reading.datasets import Digests, class_with_getitems
@@ -277,8 +277,11 @@ class OnDevice:
         for batch in self.loader:
             self._check_same(batch)
             own = cp.part_of(batch, world.position("cp"), world.layout.cp) if world.layout.cp > 1 else batch
+            own = moved(own, world.device)
+            if world.layout.cp > 1:
+                cp_check.note_batch(own)
             with self._of_batch():
-                yield moved(own, world.device)
+                yield own
 
     def _check_same(self, batch: Any) -> None:
         """Check that ranks with parts of the same model or the same sequences got the same samples."""

@@ -12,7 +12,7 @@ _BY_AXIS = {
     'style "replicated_with_grad_allreduce" in the tp_plan of the model), or use shard instead of tp',
     "cp": "A model that uses positions must get them from paceline.train.positions(length, device); a model that mixes "
     "positions outside scaled_dot_product_attention, or returns a mean over them, needs shard or tp instead of "
-    "cp",
+    "cp, and the loss must be a mean over all positions",
     "pp": "With pp, the only input of a layer must be the output of the previous layer",
     "samples": "With dp and shard, each rank has only some of the samples: the loss must be a mean over samples, or "
     "over what weight= counts, and no operation except torch's BatchNorm may use the whole batch",

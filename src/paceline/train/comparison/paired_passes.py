@@ -12,12 +12,12 @@ from typing import Any, Protocol
 from paceline.core.errors import UsageError
 from paceline.train import gradients
 from paceline.train.arrange import Arranged
-from paceline.train.batch_samples import count_samples, join_batches, select_samples, split_batch
+from paceline.train.batch_samples import count_samples, has_lists, join_batches, select_samples, split_batch
 from paceline.train.comparison import samples
 from paceline.train.comparison.differences import relative
 from paceline.train.comparison.draws import NotReplayable
 from paceline.train.optimizers import is_split
-from paceline.train.parallel import decoders, pp
+from paceline.train.parallel import cp, decoders, pp
 from paceline.train.passes import Loss, Passes, called
 from paceline.train.ranks import random_states
 from paceline.train.ranks.world import World
@@ -71,7 +71,7 @@ class BatchPasses:
             counts = [count_samples(part) for part in parts]
         except UsageError as error:
             raise samples.NotJoinable(str(error)) from error
-        most = attempt.samples_of(counts[0])
+        most = counts[0] if has_lists(given) else attempt.samples_of(counts[0])
         pairs = [select_samples(part, count, slice(most)) for part, count in zip(parts, counts, strict=True)]
         self._counts = [min(count, most) for count in counts]
         if attempt.arranged.stages is None:
@@ -106,7 +106,7 @@ class BatchPasses:
         import torch
 
         total, weights = 0.0, 0.0
-        with _collect_gradients(self._attempt.arranged, self._attempt.whole):
+        with _collect_gradients(self._attempt.arranged, self._attempt.whole), cp.unsplit():
             for inputs, target in self._whole_pairs:
                 with self._attempt.context():
                     loss = self._loss(called(self._attempt.whole, inputs), target)
@@ -177,7 +177,7 @@ class ForwardPasses:
     def on_one(self) -> None:
         """Run forward and backward of the whole model, and in the first call also backward of the split model."""
         args, kwargs = self._whole_given
-        with self._attempt.context():
+        with self._attempt.context(), cp.unsplit():
             outputs = list(samples.numbers(self._attempt.whole(*args, **kwargs)))
         if len(outputs) != len(self._outputs) and self._outputs:
             raise NotReplayable(f"the whole model returns {len(outputs)} tensors, the split one {len(self._outputs)}")

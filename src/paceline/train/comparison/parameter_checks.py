@@ -170,7 +170,9 @@ class ReplicaCheck:
 
     def _compare(self, message: str, tensor_of: Callable[[Any], Any]) -> None:
         for group, named in self._groups().items():
-            tensors = [(name, tensor_of(each)) for name, each in named if tensor_of(each) is not None]
+            pairs = [(name, each, tensor_of(each)) for name, each in named]
+            # With tp, the gradient of a norm of each head is summed over the ranks only when the optimizer uses it.
+            tensors = [(name, each) for name, own, each in pairs if each is not None and _placed(each) == _placed(own)]
             place = _first_difference([_plain(each) for _, each in tensors], group, self._world.device)
             self._refuse(message, None if place is None else tensors[place][0])
 
@@ -189,6 +191,10 @@ class ReplicaCheck:
             for group in _groups_of(parameter, self._world):
                 found.setdefault(group, []).append((name, parameter))
         return found
+
+
+def _placed(tensor: Any) -> Any:
+    return getattr(tensor, "placements", ())
 
 
 def _groups_of(parameter: Any, world: World) -> Iterator[Any]:

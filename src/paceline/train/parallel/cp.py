@@ -15,6 +15,7 @@ compared with that of whole sequences (`cp_check.py`).
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,6 +25,7 @@ from paceline.core.errors import UsageError
 from paceline.train.batch_samples import like
 
 _here = threading.local()  # .part: this rank's part, during a forward pass of this thread
+_model: list[weakref.ref[Any]] = []  # the model that was split last, if the last engine has cp
 
 
 def positions(length: int, device: Any = None) -> Any:
@@ -32,9 +34,17 @@ def positions(length: int, device: Any = None) -> Any:
     Args:
         length: The length of this rank's part.
         device: The device of the result.
+
+    Raises:
+        UsageError: The last engine has cp, and no forward pass of its model is running.
     """
     import torch
 
+    if _model and _model[0]() is not None and not is_running():
+        raise UsageError(
+            "cp: positions() is called outside of the forward pass of the model that setup() returned, where it is "
+            "unknown which part of a sequence is meant; call it in forward()"
+        )
     first = getattr(_here, "part", 0) * length
     return first + torch.ones(length, dtype=torch.int64, device=device).cumsum(0) - 1
 
@@ -54,7 +64,13 @@ def part_of(batch: Any, part: int, parts: int) -> Any:
         return {key: part_of(value, part, parts) for key, value in batch.items()}
     if isinstance(batch, tuple | list):
         return like(batch, [part_of(value, part, parts) for value in batch])
-    if batch.ndim < 2 or batch.shape[1] % parts:
+    if batch.ndim < 2:
+        raise UsageError(
+            f"cp={parts}: the batch contains a tensor {list(batch.shape)} without a dimension for positions, such as "
+            "one number for each sample, which cannot be split; give it a dimension of the length of the sequence, or "
+            "use shard or tp instead of cp"
+        )
+    if batch.shape[1] % parts:
         raise UsageError(
             f"cp={parts}: dimension 1 of the batch {list(batch.shape)} must be a multiple of {parts}; change "
             f"the sequence length"
@@ -71,6 +87,7 @@ def split(model: Any, blocks: Sequence[Any], mesh: Any) -> None:
         blocks: Its repeated blocks.
         mesh: One-dimensional mesh of the ranks that hold the parts.
     """
+    _model[:] = [weakref.ref(model)]
     seen: list[bool] = []
     for block in blocks:  # each block too, because recomputation in backward calls the block only
         block.forward = partial(_run, block.forward, mesh, seen)
@@ -98,14 +115,27 @@ def _run(forward: Callable[..., Any], mesh: Any, seen: list[bool], *args: Any, *
         del _here.part
 
 
+def forget() -> None:
+    """Note that the last engine has no cp, so that `positions` counts from 0."""
+    _model.clear()
+
+
 @contextmanager
 def unsplit() -> Iterator[None]:
     """Make models treat their inputs as whole sequences inside the context, in this thread."""
+    if hasattr(_here, "unsplit"):
+        yield
+        return
     _here.unsplit = True
     try:
         yield
     finally:
         del _here.unsplit
+
+
+def is_running() -> bool:
+    """Return whether a forward pass runs in this thread, on parts of sequences or on whole ones."""
+    return hasattr(_here, "part") or hasattr(_here, "unsplit")
 
 
 def length_of(given: Any) -> int | None:

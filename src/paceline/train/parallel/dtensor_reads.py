@@ -1,9 +1,12 @@
-"""Patches of `DTensor.item()` and similar methods, so that they never return the number of a local part.
+"""Patches of DTensor, so that its methods never return the number of a local part, or draw numbers for a local part.
 
 Without the patches, `gradient.norm().item()` returns the norm of the part of the gradient that this rank holds. During
 `optimizer.step()`, which all ranks call, the patched methods gather the tensor and return the number of the whole
 tensor. Outside `optimizer.step()`, a single rank may call them, for example to print a number; gathering would then
 wait for the other ranks forever. The patched methods raise a `UsageError` there.
+
+Operators that draw random numbers for a split tensor draw those of the whole tensor on each rank, and keep the part of
+this rank. Without the patch, each rank draws numbers for its part, which on a CPU are the same for all parts.
 
 If Paceline switches itself off after an internal error, these patches stay installed, because training would be wrong
 without them.
@@ -19,10 +22,15 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
 from paceline.inprocess import hooks
+from paceline.train.ranks.agreement import digest, is_same
 
 _READ = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__index__", "__array__", "__format__")
 _NO_STRATEGY = "does not have a sharding strategy registered"  # a part of torch's error message
 _MIXED = "mixed torch.Tensor and DTensor"  # a part of torch's error message
+_DRAWING = (
+    *("uniform_", "normal_", "bernoulli_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_"),
+    *("rand_like", "randn_like", "randint_like", "bernoulli"),
+)
 _running_steps: list[None] = []  # an entry for each running call of `optimizer.step()`
 _CLIP = "set optimizer.clip_norm (--clip-norm), which the engine applies to the whole model"
 
@@ -85,6 +93,52 @@ def patch() -> None:
     for name in _READ:
         hooks.install(DTensor, name, _reader(name))
     _refuse_mixed_norms(DTensor)
+    handlers = DTensor._op_dispatcher._custom_op_handlers
+    handlers.update(dict.fromkeys(_drawing_operators(), _draw))
+
+
+def _drawing_operators() -> list[Any]:
+    """Return the operators that draw random numbers in the shape of their first argument."""
+    import torch
+
+    packets = (getattr(torch.ops.aten, name) for name in _DRAWING)
+    return [getattr(packet, overload) for packet in packets for overload in packet.overloads() if "out" not in overload]
+
+
+def _draw(operator: Any, args: Any, kwargs: Any) -> Any:
+    """Draw random numbers for a whole tensor, and return or keep this rank's part.
+
+    Args:
+        operator: One of `_drawing_operators`.
+        args: Its arguments; the first one is the split tensor.
+        kwargs: Its named arguments.
+
+    Raises:
+        UsageError: The ranks drew different numbers.
+    """
+    import torch
+    from torch.distributed.tensor import Replicate
+
+    split = args[0]
+    mesh, local = split.device_mesh, split._local_tensor
+    name = operator.__name__.partition(".")[0]
+    # The values of the first argument matter only as the probabilities of `bernoulli`.
+    whole = split.detach().full_tensor() if name == "bernoulli" else local.new_empty(split.shape)
+    with torch.no_grad():
+        drawn = operator(whole, *args[1:], **kwargs)
+    if not local.is_meta and not is_same(digest(drawn.cpu()), (mesh.get_group(axis) for axis in range(mesh.ndim))):
+        raise UsageError(
+            f"{name}() drew different numbers on the ranks for a parameter or gradient "
+            "that is split over ranks; draw from a torch.Generator that has the same seed on all ranks, or call "
+            "torch.manual_seed() with the same number before it"
+        )
+    spread = type(split).from_local(drawn, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    own = spread.redistribute(mesh, split.placements)
+    if not operator._schema.is_mutable:
+        return own
+    with torch.no_grad():
+        local.copy_(own._local_tensor)
+    return split
 
 
 def _reader(name: str) -> Callable[..., Any]:

@@ -58,6 +58,7 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
         block.register_forward_hook(_copy_returned_parameters)
         watch_forward_writes(block, partial(_refuse_forward_write, block))
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard, ignored_params=scalars)
+        keep_class_name(block)
     if scalars:
         _ScalarGradients(model, mesh)
     model.set_reduce_scatter_unused_params(True)
@@ -137,7 +138,7 @@ def _is_changed(owner: Any) -> bool:
 def _refuse_forward_write(module: Any, name: str) -> None:
     """Raise a UsageError for a forward pass that changes a parameter."""
     raise UsageError(
-        f"the forward pass of {type(module).__name__.removeprefix('FSDP')} changes its parameter {name}, such as by a "
+        f"the forward pass of {type(module).__name__} changes its parameter {name}, such as by a "
         "mask or a limit, which shard cannot store. Compute the changed weight in forward() without assigning it, "
         f"change {name} after engine.step() instead, or use dp in place of shard"
     )
@@ -170,6 +171,14 @@ def _refuse_complex(model: Any) -> None:
             f"{name} is a complex parameter, which FSDP2 cannot split; make torch.view_as_real(...) of it the "
             "parameter and use torch.view_as_complex in forward(), or use the layout dp"
         )
+
+
+def keep_class_name(module: Any) -> None:
+    """Give the class that FSDP2 has made of a module's class its name, which programs read, or write to files."""
+    kind = type(module)
+    own = kind.__bases__[1]  # the bases of FSDP2's class: FSDPModule, and the program's class
+    kind.__name__, kind.__qualname__, kind.__module__ = own.__name__, own.__qualname__, own.__module__
+    kind.__doc__ = own.__doc__
 
 
 @contextmanager
@@ -250,7 +259,7 @@ def _refuse_copy(model: Any, memo: Any) -> None:
     """Raise a UsageError for `copy.deepcopy` of a split model, which FSDP2 does not support."""
     del memo
     raise UsageError(
-        f"copy.deepcopy() of {type(model).__name__.removeprefix('FSDP')}, whose parameters are split over ranks, is "
+        f"copy.deepcopy() of {type(model).__name__}, whose parameters are split over ranks, is "
         "impossible; copy the model before setup(), use ema.decay (--ema) for an average of its parameters, or use dp "
         "in place of shard"
     )
@@ -299,7 +308,7 @@ class _CallOrder:
 
     def __init__(self, model: Any, blocks: Sequence[Any], mesh: Any) -> None:
         self._groups = groups_of(mesh)
-        self._name = type(model).__name__.removeprefix("FSDP")
+        self._name = type(model).__name__
         self._names = {id(part): name for name, part in model.named_modules()}
         self._numbers = {id(block): number for number, block in enumerate(blocks)}
         self._orders: dict[

@@ -58,7 +58,7 @@ class Call:
     @property
     def name(self) -> str:
         """The class name of the model for messages, without the prefix that FSDP2 adds."""
-        return type(self.module).__name__.removeprefix("FSDP")
+        return type(self.module).__name__
 
     def ways_to_cut(self) -> Iterator[Call]:
         """Yield this call, then variants that cut fewer tensors, as some tensors can lack a batch dimension."""

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from paceline.inprocess import hooks
 from paceline.train.activations import blocks_of
-from paceline.train.parallel.shard import blocks_apart, watch_forward_writes
+from paceline.train.parallel.shard import blocks_apart, keep_class_name, watch_forward_writes
 from paceline.train.unmodified.state import Spread, check_hooks
 from paceline.train.unmodified.weights import aliases, copies, followers, operators
 from paceline.train.unmodified.weights.operators import whole
@@ -117,7 +117,7 @@ def _whole_of(weight: Any) -> Any:
 
 
 def _name_of(module: Any) -> str:
-    return type(module).__name__.removeprefix("FSDP")
+    return type(module).__name__
 
 
 def _groups(module: Any) -> Iterator[Any]:
@@ -250,6 +250,8 @@ def _fully_shard(spread: Spread, module: Any, blocks: Sequence[Any]) -> None:
         fully_shard(block, mesh=_meshes[0])
     # By default the root's weights stay whole after a forward pass, and the program would see whole weights.
     fully_shard(module, mesh=_meshes[0], reshard_after_forward=True)
+    for part in (*blocks, module):
+        keep_class_name(part)
 
 
 def _refuse_forward_write(spread: Spread, module: Any, name: str) -> None:
