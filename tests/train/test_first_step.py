@@ -128,6 +128,87 @@ torch.distributed.destroy_process_group()
 """
 
 
+LEGAL = """
+import json, sys
+from pathlib import Path
+import torch
+from torch import nn
+from torch.nn import functional as F
+from transformers import Qwen3Config, Qwen3ForCausalLM
+from paceline.core.errors import UsageError
+from paceline.train import Engine
+
+DRAWN = torch.Generator().manual_seed(0)
+TOKENS = torch.randint(0, 40, (8, 12), generator=DRAWN)
+IMAGES = torch.randn(8, 3, 6, 6, generator=DRAWN)
+BOXES = [{"boxes": torch.rand(2, 4, generator=DRAWN), "labels": torch.tensor([1, 2])} for _ in range(8)]
+
+
+def norms_of_heads():
+    sizes = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, head_dim=8)
+    return Qwen3ForCausalLM(Qwen3Config(vocab_size=40, num_key_value_heads=2, tie_word_embeddings=False, **sizes))
+
+
+class Detector(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 8)
+
+    def forward(self, images):
+        return self.head(self.body(images).relu().mean((2, 3))).view(-1, 2, 4)
+
+
+def of_tokens(output, target):
+    return F.cross_entropy(output.logits.flatten(0, 1), target.flatten())
+
+
+def of_boxes(output, targets):
+    return torch.stack([F.l1_loss(own, each["boxes"]) for own, each in zip(output, targets)]).mean()
+
+
+CASES = {
+    "norms of heads": (norms_of_heads, "tp=2", of_tokens, lambda part: (TOKENS, TOKENS.roll(-1, 1))),
+    "lists": (Detector, "dp=2", of_boxes, lambda part: (IMAGES.chunk(2)[part], BOXES[part * 4 : part * 4 + 4])),
+}
+
+
+def losses(make, layout, loss, batch_of):
+    torch.manual_seed(0)
+    model, found = make(), []
+    engine = Engine({"layout": layout}) if layout else None
+    optimizer_of = lambda model: torch.optim.AdamW(model.parameters(), lr=0.01)
+    try:
+        model, optimizer = engine.setup(model, optimizer_of, loss=loss) if engine else (model, optimizer_of(model))
+        for _ in range(3):
+            if engine:
+                engine.train_batch(*batch_of(engine.world.sample_part))
+                found.append(engine.loss())
+                engine.step()
+                continue
+            inputs, target = (IMAGES, BOXES) if loss is of_boxes else batch_of(0)
+            value = loss(model(inputs), target)
+            value.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            found.append(float(value.detach()))
+    except UsageError as error:
+        return str(error)
+    return found
+
+
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")
+found = {
+    name: [losses(make, each, loss, batch_of) for each in ("", layout)]
+    for name, (make, layout, loss, batch_of) in CASES.items()
+}
+if torch.distributed.get_rank() == 0:
+    Path(sys.argv[1]).write_text(json.dumps(found))
+torch.distributed.barrier()
+torch.distributed.destroy_process_group()
+"""
+
+
 @pytest.fixture(scope="module")
 def cases(tmp_path_factory):
     result = tmp_path_factory.mktemp("cases") / "result.json"
@@ -169,6 +250,12 @@ def test_training_is_the_same_with_and_without_it(untouched):
 def test_a_model_without_a_result_in_double_precision_trains(tmp_path):
     """Measuring the rounding runs the whole model in double precision; its loss there, NaN, is not compared."""
     assert results_of(SENSITIVE, 2, tmp_path, timeout_s=120) == ""
+
+
+def test_norms_of_heads_and_lists_of_samples_train(tmp_path):
+    """The checks of the first steps refused them: split gradients of norms, and few samples with as many boxes each."""
+    for one, several in results_of(LEGAL, 2, tmp_path, timeout_s=150).values():
+        assert several == pytest.approx(one, rel=1e-5)
 
 
 def test_it_can_be_switched_off():
