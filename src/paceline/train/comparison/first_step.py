@@ -390,7 +390,7 @@ def _copy_changes(whole: Any, held: Any, settings: Mapping[str, Mapping[str, Any
     for name, each in whole.named_parameters():
         if name in parameters:
             each.requires_grad_(parameters[name].requires_grad)
-            for hook in (parameters[name]._backward_hooks or {}).values():
+            for hook in (parameters[name]._backward_hooks or {}).values() if each.requires_grad else ():
                 each.register_hook(hook)
 
 
@@ -440,8 +440,4 @@ def copied(model: Any, world: World, recipe: Recipe) -> Any:
         if world.rank == 0:
             sys.stderr.write(f"paceline: {advice.no_comparison_message(world.layout, type(model).__name__, why)}\n")
         return None
-    for own, other in zip(model.parameters(), found.parameters(), strict=True):
-        for hook in (own._backward_hooks or {}).values():  # hooks of the user, which the copy must not run
-            if other.requires_grad:
-                other.register_hook(hook)
     return found
