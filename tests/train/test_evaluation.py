@@ -298,7 +298,7 @@ def pipelines(tmp_path_factory):
 
 @pytest.mark.parametrize("layout", ["dp=2,pp=2", "shard=2,pp=2", "tp=2,pp=2", "dp=2,shard=2"])
 def test_a_checkpoint_can_be_saved_and_loaded_after_an_evaluation(pipelines, layout):
-    """FSDP2 keeps stages of a pipeline gathered after a forward pass, and a checkpoint is of split weights."""
+    """After a forward pass, FSDP2 leaves whole weights in pipeline stages, and a checkpoint needs split ones."""
     (saved, *loaded), changed = pipelines[layout]
     assert changed != pytest.approx(saved, rel=1e-2)
     assert loaded == pytest.approx([saved] * 2, rel=1e-6)

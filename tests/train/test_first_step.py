@@ -84,10 +84,9 @@ torch.distributed.destroy_process_group()
 """
 
 SENSITIVE = """
-import json, sys
-from pathlib import Path
 import torch
 from torch import nn
+from tests.train.small_model import begin, finish
 from paceline.core.errors import UsageError
 from paceline.train import Engine
 
@@ -118,23 +117,18 @@ def message():
     return ""
 
 
-torch.set_num_threads(1)
-torch.distributed.init_process_group("gloo")
+begin()
 found = message()
-if torch.distributed.get_rank() == 0:
-    Path(sys.argv[1]).write_text(json.dumps(found))
-torch.distributed.barrier()
-torch.distributed.destroy_process_group()
+finish(found)
 """
 
 
 LEGAL = """
-import json, sys
-from pathlib import Path
 import torch
 from torch import nn
 from torch.nn import functional as F
 from transformers import Qwen3Config, Qwen3ForCausalLM
+from tests.train.small_model import begin, finish
 from paceline.core.errors import UsageError
 from paceline.train import Engine
 
@@ -196,16 +190,12 @@ def losses(make, layout, loss, batch_of):
     return found
 
 
-torch.set_num_threads(1)
-torch.distributed.init_process_group("gloo")
+begin()
 found = {
     name: [losses(make, each, loss, batch_of) for each in ("", layout)]
     for name, (make, layout, loss, batch_of) in CASES.items()
 }
-if torch.distributed.get_rank() == 0:
-    Path(sys.argv[1]).write_text(json.dumps(found))
-torch.distributed.barrier()
-torch.distributed.destroy_process_group()
+finish(found)
 """
 
 
@@ -248,12 +238,12 @@ def test_training_is_the_same_with_and_without_it(untouched):
 
 
 def test_a_model_without_a_result_in_double_precision_trains(tmp_path):
-    """Measuring the rounding runs the whole model in double precision; its loss there, NaN, is not compared."""
+    """To measure rounding, the model also runs in double precision. Its loss there is NaN, and is not compared."""
     assert results_of(SENSITIVE, 2, tmp_path, timeout_s=120) == ""
 
 
 def test_norms_of_heads_and_lists_of_samples_train(tmp_path):
-    """The checks of the first steps refused them: split gradients of norms, and few samples with as many boxes each."""
+    """Gradients of such norms are summed later, and among 2 samples with 2 boxes each, lists are ambiguous."""
     for one, several in results_of(LEGAL, 2, tmp_path, timeout_s=150).values():
         assert several == pytest.approx(one, rel=1e-5)
 

@@ -245,10 +245,9 @@ def test_the_comparison_restores_the_state_of_a_loss(tmp_path):
 
 
 SPLIT = """
-import json, sys
-from pathlib import Path
 import torch
 from torch import nn
+from tests.train.small_model import begin, finish
 from paceline.core.errors import UsageError
 from paceline.train import Engine
 
@@ -283,13 +282,9 @@ def message(layer, autocast):
     return ""
 
 
-torch.set_num_threads(1)
-torch.distributed.init_process_group("gloo")
+begin()
 found = {f"{layer} {autocast}": message(layer, autocast) for layer in ("act", "end") for autocast in ("", "bf16")}
-if torch.distributed.get_rank() == 0:
-    Path(sys.argv[1]).write_text(json.dumps(found))
-torch.distributed.barrier()
-torch.distributed.destroy_process_group()
+finish(found)
 """
 
 

@@ -82,14 +82,14 @@ def _why_no_steps(run: Run) -> str:
         return "the program ended before the first step"
     if count:
         return (
-            f"{count} backward pass{'es' if count > 1 else ''} ran, but no optimizer made a step. Where a program has "
-            "an optimizer, weights that it updates in another way are not seen"
+            f"{count} backward pass{'es' if count > 1 else ''} ran, but no optimizer made a step. In a program "
+            "that creates an optimizer, updates of weights by other code are not counted as steps"
         )
     return "no Python process that Paceline watched ran a backward pass"
 
 
 def _backwards(run: Run) -> int:
-    """Return the number of backward passes of processes that made no step."""
+    """Return how many backward passes ran in processes in which no optimizer made a step."""
     found = (rank.summary.get("training") for rank in run.stepless)
     return sum(int(each.get("backwards") or 0) for each in found if isinstance(each, dict))
 

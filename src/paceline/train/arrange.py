@@ -16,7 +16,7 @@ from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
 from paceline.train import batch_norm
 from paceline.train.activations import blocks_of
-from paceline.train.parallel import cp, cp_check, dp, dtensor_reads, layers, pp, shard, tp
+from paceline.train.parallel import cp, cp_batches, cp_check, dp, dtensor_patches, layers, pp, shard, tp
 from paceline.train.parallel.balance import measured
 from paceline.train.ranks import agreement
 from paceline.train.ranks.world import World, mesh_axes
@@ -68,7 +68,7 @@ def arrange(
             cp_check.check_first(module, model, world)
             if recipe.checks.first_step:
                 cp_check.check_losses(module, world)
-                cp_check.patch_tensors(layout)
+                cp_batches.patch(layout)
         return Arranged(
             module=module,
             held=model,
@@ -84,7 +84,7 @@ def arrange(
         inside = set(stage.modules())
         checks.append(_spread(stage, [block for block in blocks if block in inside], plan, world, recipe)[2])
     held = pp.joined([stage for _, stage in own])
-    dtensor_reads.refuse_norms_of_stages(held)
+    dtensor_patches.refuse_norms_of_stages(held)
     _put_attributes(held, notes)
     held.forward = partial(_refuse_call, layout)
     stages = pp.Stages(own, world.group("pp"), world.device, (recipe.pipeline, recipe.micro_batches))
@@ -232,10 +232,12 @@ def _spread(
     recipe.memory.apply(blocks)
     recipe.compute.apply(model, blocks)
     if {"tp", "shard"} & set(mesh_axes(layout)):
-        model.register_forward_hook(partial(_check_derivatives, layout))
+        dtensor_patches.refuse_second_derivatives(model, layout)
     if "shard" in mesh_axes(layout):
         if layout.pp > 1:
             shard.refuse_scalars(model)
+        if recipe.checks.first_step:
+            shard.refuse_forward_writes(model, blocks)
         after = shard.shard(model, blocks, world.shard_mesh(), recipe.precision, reshard=layout.pp == 1)
         if is_on_meta(model):
             model.to_empty(device=world.device)
@@ -244,26 +246,6 @@ def _spread(
         replica = dp.wrap(model, world.data_group, world.device, recipe.ddp)
         return replica, partial(dp.set_sync, replica), dp.check_of_used(model, recipe.ddp)
     return model, lambda on: None, lambda: None
-
-
-def _check_derivatives(layout: Layout, _: Any, __: Any, output: Any) -> None:
-    """Check in the backward pass of an output that its gradients are not differentiated again.
-
-    The second derivatives of torch's split parameters (`DTensor`) are incomplete.
-    """
-    import torch
-    from torch.utils import _pytree
-
-    def check(gradient: Any) -> None:
-        if torch.is_grad_enabled():
-            raise UsageError(
-                f"layout {layout}: a gradient is to be differentiated again (create_graph=True), such as for a "
-                "gradient penalty. This is impossible with split parameters; use dp in place of shard and tp"
-            )
-
-    for leaf in _pytree.tree_leaves(output):
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
-            leaf.register_hook(check)
 
 
 def _check(model: Any, world: World) -> None:

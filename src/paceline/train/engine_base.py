@@ -23,7 +23,7 @@ from paceline.train.comparison.loss_check import CheckedLoss, OwnBatchCheck, Spl
 from paceline.train.comparison.parameter_checks import OutsideParameters, ReplicaCheck
 from paceline.train.comparison.statistics_check import StatisticsCheck
 from paceline.train.evaluation import evaluated
-from paceline.train.parallel import dtensor_reads
+from paceline.train.parallel import dtensor_patches
 from paceline.train.parallel.asynchronous import Rounds, Staleness
 from paceline.train.parallel.replicas import Replicas
 from paceline.train.passes import Loss, Passes
@@ -65,7 +65,7 @@ class EngineBase:
         self._loss_checks = [check for check in checks if check is not None]
         self._replicas: Replicas | None = None
         self._average: AveragedWeights | None = None
-        self._tried, self._own_losses = 0, 0  # steps, skipped ones too; losses of the program's own loop
+        self._tried, self._own_losses = 0, 0  # steps with skipped ones; losses of the user's own training loop
         self._batches = 0  # that the program has read from `loader`
         self._is_stepping = False  # whether `step` of the engine runs the optimizer
         self._made_with_state = False  # whether the optimizer has state before a step, as Adagrad has
@@ -81,7 +81,7 @@ class EngineBase:
         self._weight: Callable[[Any], Any] | None = None
 
     def _tell_own_loss(self) -> None:
-        """Say once that the loss of a training loop of the user is not compared with one process."""
+        """Print once that the loss of the user's own training loop is not compared with that of one process."""
         if self.recipe.checks.first_step and not self._dealt and self.is_first and self._own_losses == 0:
             _tell_own_loss(self.recipe)
         self._own_losses += 1
@@ -95,7 +95,7 @@ class EngineBase:
         if error is None:
             self._check_replicas()
             self.close()
-        elif (explained := dtensor_reads.explain(error, self._world.layout)) is not None:
+        elif (explained := dtensor_patches.explain(error, self._world.layout)) is not None:
             raise explained from error
 
     @property
@@ -311,7 +311,7 @@ class EngineBase:
         """Run passes in the run's precision; with pp, random numbers come from each stage's own stream."""
         with ExitStack() as stack:
             stack.enter_context(self.recipe.compute.explained())
-            stack.enter_context(dtensor_reads.explain_mixed_tensors(self._world.layout))
+            stack.enter_context(dtensor_patches.explain_mixed_tensors(self._world.layout))
             stack.enter_context(self.recipe.precision.context(self.device.type))
             if self._world.layout.pp > 1:
                 stack.enter_context(self._world.drawing("model"))
@@ -334,12 +334,12 @@ class EngineBase:
 
 
 def _averages(average: AveragedWeights | None) -> dict[str, Any]:
-    """Return what a checkpoint keeps of the average."""
+    """Return the average of the weights as a checkpoint stores it."""
     return {} if average is None else {"ema": average.values}
 
 
 def _tell_micro_batches(recipe: Recipe) -> None:
-    """Name the number of micro-batches that a pipeline takes by default."""
+    """Print the number of micro-batches that a pipeline takes by default."""
     layout = recipe.layout
     if layout.pp > 1 and recipe.memory.micro_batches is None:
         sys.stderr.write(
@@ -349,7 +349,7 @@ def _tell_micro_batches(recipe: Recipe) -> None:
 
 
 def _tell_own_loss(recipe: Recipe) -> None:
-    """Name what is not compared if ranks with different samples or positions compute the loss in a loop of the user."""
+    """Print that the loss of the user's own training loop is not compared, and what it must be."""
     layout = recipe.layout
     what = "samples" if layout.cp == 1 else "positions" if layout.samples == 1 else "samples and positions"
     if layout.samples * layout.cp > 1:

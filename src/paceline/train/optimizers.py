@@ -11,7 +11,7 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.train.arrange import Arranged
-from paceline.train.parallel import dtensor_reads, shard, split_views
+from paceline.train.parallel import dtensor_patches, shard, split_views
 from paceline.train.ranks import random_states
 from paceline.train.ranks.world import World
 
@@ -79,7 +79,7 @@ def _made(optimizer: Callable[[Any], Any], model: Any) -> Any:
     _check_owned(found, model)
     _step_apart(found)
     if any(is_split(p) for p in model.parameters()):
-        dtensor_reads.patch()
+        dtensor_patches.patch()
         split_views.patch()
         split_views.find_owners(model)
         _explain_failures(found)
@@ -98,7 +98,7 @@ def _explain_failures(optimizer: Any) -> None:
     def stepped(self: Any, *args: Any, **kwargs: Any) -> Any:
         del self
         try:
-            with dtensor_reads.during_optimizer_step():
+            with dtensor_patches.during_optimizer_step():
                 return step(*args, **kwargs)
         except RuntimeError as error:
             if not any(words in str(error) for words in _NO_RULE):
@@ -170,27 +170,27 @@ def _check_owned(optimizer: Any, model: Any) -> None:
 
 
 def _settings_of(optimizer: Callable[[Any], Any], whole: Any) -> dict[str, dict[str, Any]] | None:
-    """Return the settings that each parameter would have in the optimizer of the whole model, by parameter name.
+    """Return the settings that each parameter gets if the optimizer is created for the whole model.
 
     Args:
         optimizer: A function that creates the optimizer of a model.
         whole: A copy of the whole model.
 
     Returns:
-        The settings; None if the function fails.
+        The settings by parameter name; None if the function fails.
     """
     with random_states.apart():
         try:
             found = optimizer(whole)
-        except Exception:  # it fails for the layers of this rank too, with its own error
+        except Exception:  # `_made` calls the function again, and raises its error
             return None
     return _settings(found, whole) if _is_ready(found) else None
 
 
 def _check_settings(own: Any, model: Any, expected: Mapping[str, Mapping[str, Any]] | None, world: World) -> None:
-    """Check that the optimizers of pipeline stages have the settings of that of the whole model; a collective.
+    """Check that the optimizer of each pipeline stage has the settings of the whole model's optimizer; a collective.
 
-    They differ if the function for the optimizer counts layers or parameters.
+    They differ if the user's function uses the number or the position of layers, because a stage has only some of them.
 
     Args:
         own: The optimizer of this rank.
@@ -231,7 +231,7 @@ def _difference(
 
 
 def _settings(optimizer: Any, model: Any) -> dict[str, dict[str, Any]]:
-    """Return the settings of each parameter in an optimizer, by parameter name. Tensors are converted to numbers."""
+    """Return the settings of the group of each parameter, by parameter name. Tensors are converted to numbers."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     found = {}
     for group in optimizer.param_groups:

@@ -198,10 +198,9 @@ def test_a_target_of_several_tensors_is_refused():
 
 
 OPTIMIZERS = """
-import json, sys
-from pathlib import Path
 import torch
 from torch import nn
+from tests.train.small_model import begin, finish
 from paceline.core.errors import UsageError
 from paceline.train import Engine
 
@@ -246,21 +245,17 @@ def message(groups_of):
     return ""
 
 
-torch.set_num_threads(1)
-torch.distributed.init_process_group("gloo")
+begin()
 kinds = (by_position, by_name, by_size, by_dimensions, without_the_first)
 messages = {each.__name__: message(each) for each in kinds}
 every = [None, None]
 torch.distributed.all_gather_object(every, messages)
-if torch.distributed.get_rank() == 0:
-    Path(sys.argv[1]).write_text(json.dumps(every))
-torch.distributed.barrier()
-torch.distributed.destroy_process_group()
+finish(every)
 """
 
 
 def test_an_optimizer_with_other_settings_than_that_of_the_whole_model_is_refused(tmp_path):
-    """Each rank creates the optimizer of its own layers, and all ranks raise the error."""
+    """If the settings differ on one rank, all ranks raise the error."""
     for found in results_of(OPTIMIZERS, 2, tmp_path):
         assert found["by_name"] == found["by_dimensions"] == ""
         assert "gives 0.weight lr=0.025, and in one process 0.003125" in found["by_position"]

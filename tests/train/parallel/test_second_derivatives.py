@@ -1,4 +1,4 @@
-"""A penalty on gradients trains with dp and cp. Split parameters lose second derivatives, so it is refused there."""
+"""A penalty on gradients trains with dp and cp, and is refused with shard and tp, where torch leaves terms out."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import pytest
 from tests.train.launching import results_of
 
 PROGRAM = """
-import json, sys
-from pathlib import Path
+import sys
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import mse_loss, scaled_dot_product_attention
+from tests.train.small_model import begin, finish
 from paceline.core.errors import UsageError
 from paceline.train import Engine
 
-OUT, LAYOUTS = Path(sys.argv[1]), sys.argv[2].split()
+LAYOUTS = sys.argv[2].split()
 
 
 class Net(nn.Module):
@@ -80,17 +80,13 @@ def on_ranks(layout, loss_of):
     return found
 
 
-torch.set_num_threads(1)
+begin()
 with sdpa_kernel(SDPBackend.MATH):  # torch cannot differentiate the fast kernels twice
     expected = {each.__name__: alone(each) for each in (plain, penalty)}
-    torch.distributed.init_process_group("gloo")
     kinds = {layout: (plain, penalty, hessian) for layout in LAYOUTS}
     kinds["shard=2"] = (plain, penalty)  # torch itself ends the other: its graph has the gathered parameters
     found = {layout: {each.__name__: on_ranks(layout, each) for each in kinds[layout]} for layout in LAYOUTS}
-if torch.distributed.get_rank() == 0:
-    OUT.write_text(json.dumps([expected, found]))
-torch.distributed.barrier()
-torch.distributed.destroy_process_group()
+finish([expected, found])
 """
 
 SPLIT = ("shard=2", "tp=2", "cp=2")

@@ -6,10 +6,9 @@ import pytest
 from tests.train.launching import results_of
 
 PROGRAM = """
-import json, sys
-from pathlib import Path
 import torch
 from torch import nn
+from tests.train.small_model import begin, finish
 from paceline.core.errors import UsageError
 from paceline.train import Engine
 
@@ -64,14 +63,10 @@ def values(layout, change):
     return [each.flatten().tolist() for each in whole]
 
 
-torch.set_num_threads(1)
-torch.distributed.init_process_group("gloo")
+begin()
 kinds = (initialized, of_generator, perturbed, unseeded)
 found = {layout: {each.__name__: values(layout, each) for each in kinds} for layout in ("", "tp=2", "shard=2")}
-if torch.distributed.get_rank() == 0:
-    Path(sys.argv[1]).write_text(json.dumps(found))
-torch.distributed.barrier()
-torch.distributed.destroy_process_group()
+finish(found)
 """
 
 

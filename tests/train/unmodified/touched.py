@@ -903,7 +903,7 @@ def lazy_layers_and_statistics():
 
 @case
 def weights_known_by_identity():
-    """A program may know weights by id, as keys, as members of sets, and by attributes, all from before training."""
+    """Before training, a program may store ids of weights, use weights as keys, and set attributes on them."""
     model = mlp()
     model[0].weight.rate, model[2].bias.rate = 0.5, 2.0
     numbers = {id(weight) for weight in model[0].parameters()}
@@ -940,7 +940,7 @@ def weights_known_by_identity():
 
 @case
 def classes_known_by_name():
-    """As the trainer of transformers does it: what the class is called decides how the loss is computed."""
+    """As in the trainer of transformers, the name of the class decides how the loss is computed."""
 
     class Named(nn.Sequential):
         pass

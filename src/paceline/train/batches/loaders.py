@@ -32,7 +32,7 @@ from paceline.train.batches.order import (
 from paceline.train.batches.whole import WholeBatches
 from paceline.train.checkpoints.loader_positions import LoaderPositions
 from paceline.train.comparison.loss_check import OwnBatchCheck
-from paceline.train.parallel import cp, cp_check
+from paceline.train.parallel import cp, cp_batches
 from paceline.train.ranks import agreement
 from paceline.train.ranks.world import World
 from paceline.train.unmodified.reading.datasets import Digests, class_with_getitems
@@ -279,7 +279,7 @@ class OnDevice:
             own = cp.part_of(batch, world.position("cp"), world.layout.cp) if world.layout.cp > 1 else batch
             own = moved(own, world.device)
             if world.layout.cp > 1:
-                cp_check.note_batch(own)
+                cp_batches.note_batch(own)
             with self._of_batch():
                 yield own
 

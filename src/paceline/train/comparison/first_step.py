@@ -65,7 +65,7 @@ class Results:
     own: Outputs
     whole: Outputs
     passes: PairedPasses
-    losses: list[tuple[str, Any, Any]]  # of `passes`, which measuring the rounding runs again
+    losses: list[tuple[str, Any, Any]]  # of the first run of `passes`; later runs change those in `passes`
     gradients: dict[str, Any]  # of the whole model
     buffers: dict[str, Any]  # of the whole model
     own_state: dict[str, Any]  # the changed values of the split model, other than parameters and buffers, by name
@@ -374,7 +374,7 @@ class FirstStep:
 def _copy_changes(whole: Any, held: Any, settings: Mapping[str, Mapping[str, Any]]) -> None:
     """Give the copy the training modes, plain attributes, `requires_grad` and gradient hooks of the model.
 
-    A copy has no gradient hooks, and the others may have changed after `setup`.
+    `copy.deepcopy` leaves out gradient hooks. The program may have changed the others after `setup`.
 
     Args:
         whole: The copy.

@@ -25,7 +25,7 @@ from paceline.train.recipe import Recipe
 
 _EVERY = 512  # calls between two checks; before that, calls 2, 4, 8, 16 and so on are checked
 _ROUNDING = 1e-6  # relative, of the same loss on two ranks
-_SPLIT_ROUNDING = {False: 1e-5, True: 1e-3}  # the same on ranks of tp, by whether they compute in 16 bits
+_SPLIT_ROUNDING = {False: 1e-5, True: 1e-3}  # relative, of the same loss on two ranks of tp; True: in 16 bits
 _TOLERANCE = 1e-4  # for rounding; larger for losses in bf16 or fp16
 
 
@@ -136,7 +136,7 @@ class OwnBatchCheck:
 
 
 class SplitLossCheck:
-    """Checks that ranks of a tp group, which have the same samples, have the same loss.
+    """Checks that the ranks of a tp group have the same loss, because they have the same samples.
 
     A loss can differ if it depends on activations between two split layers, of which each rank has a part.
     """

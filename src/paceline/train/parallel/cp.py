@@ -25,7 +25,7 @@ from paceline.core.errors import UsageError
 from paceline.train.batch_samples import like
 
 _here = threading.local()  # .part: this rank's part, during a forward pass of this thread
-_model: list[weakref.ref[Any]] = []  # the model that was split last, if the last engine has cp
+_model: list[weakref.ref[Any]] = []  # the model of the newest engine, if this engine has cp
 
 
 def positions(length: int, device: Any = None) -> Any:
@@ -36,7 +36,7 @@ def positions(length: int, device: Any = None) -> Any:
         device: The device of the result.
 
     Raises:
-        UsageError: The last engine has cp, and no forward pass of its model is running.
+        UsageError: The newest engine has cp, and no forward pass of its model is running.
     """
     import torch
 
@@ -66,9 +66,9 @@ def part_of(batch: Any, part: int, parts: int) -> Any:
         return like(batch, [part_of(value, part, parts) for value in batch])
     if batch.ndim < 2:
         raise UsageError(
-            f"cp={parts}: the batch contains a tensor {list(batch.shape)} without a dimension for positions, such as "
-            "one number for each sample, which cannot be split; give it a dimension of the length of the sequence, or "
-            "use shard or tp instead of cp"
+            f"cp={parts}: the batch contains a tensor {list(batch.shape)} without a dimension for "
+            "positions, such as one number for each sample. cp splits all tensors of a batch along positions: expand "
+            "this tensor to the length of the sequence, or use shard or tp instead of cp"
         )
     if batch.shape[1] % parts:
         raise UsageError(
@@ -116,7 +116,7 @@ def _run(forward: Callable[..., Any], mesh: Any, seen: list[bool], *args: Any, *
 
 
 def forget() -> None:
-    """Note that the last engine has no cp, so that `positions` counts from 0."""
+    """Let `positions` count from 0 outside of forward passes, as without cp. Each new engine calls this first."""
     _model.clear()
 
 
@@ -134,7 +134,7 @@ def unsplit() -> Iterator[None]:
 
 
 def is_running() -> bool:
-    """Return whether a forward pass runs in this thread, on parts of sequences or on whole ones."""
+    """Return whether this thread is in a forward pass of the model or of its whole copy."""
     return hasattr(_here, "part") or hasattr(_here, "unsplit")
 
 

@@ -8,21 +8,15 @@
   rank's positions only. A loss that compares `output[:, :-1]` with `tokens[:, 1:]` then skips the last position of
   each part, and a loss of `output[:, -1]` uses only the last position of each part. In both cases, the positions with
   a zero gradient show the error.
-- A training loop that cuts, moves or reduces a batch along its positions, such as `tokens[:, :-1]`, would do so in each
-  part. Methods of tensors that do this are patched, and raise an error for the tensors of the current batch.
 """
 
 from __future__ import annotations
 
-import functools
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.core.layout import Layout
-from paceline.inprocess import hooks
 from paceline.train.attribute_snapshot import AttributeSnapshot
 from paceline.train.batch_samples import like
 from paceline.train.parallel import cp
@@ -33,9 +27,6 @@ _POSITIONS = 64  # number of positions of each rank's part
 _TOLERANCE, _TOLERANCE_16_BITS = 1e-4, 2e-2  # as a share of the norm of an output
 _NOISE = 0.1
 _CHECKED_LOSSES = 8  # more than one backward pass, because padding looks like a skipped position
-_MOVING = ("roll", "flip", "narrow", "cumsum", "cumprod", "sort", "argsort", "diff", "chunk", "split", "unbind")
-_REDUCING = ("sum", "mean", "any", "all", "amax", "amin", "argmax", "argmin", "max", "min", "prod", "std", "var")
-_batch: list[Any] = []  # the tensors [batch, length, ...] of the batch that the program has read last
 _postponed: list[None] = []  # not empty: calls of a model are not checked
 
 
@@ -102,75 +93,6 @@ def check_losses(module: Any, world: World) -> None:
                 value.register_hook(check)
 
     module.register_forward_hook(register_check, with_kwargs=True)
-
-
-def note_batch(batch: Any) -> None:
-    """Store the tensors of a batch that the loader is about to yield. They have this rank's part of each sequence."""
-    _batch[:] = [value for value in _tensors(batch) if value.ndim > 1]
-
-
-def patch_tensors(layout: Layout) -> None:
-    """Patch methods of tensors to refuse operations along the positions of the current batch in the training loop.
-
-    Args:
-        layout: The layout of the run, for messages.
-    """
-    import torch
-
-    if "torch.Tensor.__getitem__" in hooks.installed():
-        return
-    for name in ("__getitem__", *_MOVING, *_REDUCING):
-        hooks.install(torch.Tensor, name, _checked(getattr(torch.Tensor, name), name, layout))
-    for name in ("roll", "flip", "cumsum", "sum", "mean", "diff", "sort"):
-        hooks.install(torch, name, _checked(getattr(torch, name), name, layout))
-
-
-def _checked(original: Any, name: str, layout: Layout) -> Any:
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        if args and _is_checked(args[0], sys._getframe(1)) and _is_along_positions(name, args, kwargs):
-            _batch.clear()  # the error is raised once
-            what = "an index" if name == "__getitem__" else f"{name}()"
-            raise UsageError(
-                f"{layout}: {what} is used along the positions of a batch, of which each rank has a part, so it would "
-                "cut, move or reduce each part. Do this in the data set or its collate_fn, before the batch is split, "
-                "or use shard or tp in place of cp. To train without this check, set first_step = false in the section "
-                "[checks] of the recipe"
-            )
-        return original(*args, **kwargs)
-
-    return functools.wraps(original)(checked)
-
-
-def _is_checked(value: Any, caller: Any) -> bool:
-    """Return whether the training loop, not torch or Paceline, uses a tensor of the current batch or of its samples."""
-    name = str(caller.f_globals.get("__name__", ""))
-    if not _batch or cp.is_running() or name.startswith(("torch.", "paceline.")):
-        return False
-    return any(
-        value.ndim > 1
-        and value.shape[1:] == each.shape[1:]
-        and value.untyped_storage().data_ptr() == each.untyped_storage().data_ptr()
-        for each in _batch
-    )
-
-
-def _is_along_positions(name: str, args: Any, kwargs: Any) -> bool:
-    """Return whether a method of a tensor [batch, length, ...] works along the positions."""
-    from torch.utils import _pytree
-
-    if name == "__getitem__":
-        index = args[1] if isinstance(args[1], tuple) else ()
-        which = index[1] if len(index) > 1 and isinstance(index[0], int | slice) else slice(None)
-        return isinstance(which, int) or isinstance(which, slice) and which != slice(None)
-    given = [kwargs[key] for key in ("dim", "dims", "axis") if key in kwargs]
-    numbers = given[0] if given else args[2:] if name in ("roll", "chunk", "split") else args[1:]
-    if name == "narrow":
-        numbers = numbers[:1] if isinstance(numbers, tuple) else numbers
-    flat = _pytree.tree_leaves(numbers)
-    last = 1 - args[0].ndim
-    if name in ("cumsum", "sort", "argsort", "diff") and not flat:
-        flat = [-1]
-    return any(each in (1, last) and not isinstance(each, bool) for each in flat)
 
 
 def _skips_positions(gradient: Any, part: int, parts: int) -> bool:

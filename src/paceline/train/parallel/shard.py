@@ -56,7 +56,6 @@ def shard(model: Any, blocks: Sequence[Any], mesh: Any, precision: Precision, re
     scalars = {parameter for parameter in model.parameters() if not parameter.dim()}
     for block in (*apart, model):
         block.register_forward_hook(_copy_returned_parameters)
-        watch_forward_writes(block, partial(_refuse_forward_write, block))
         fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard, ignored_params=scalars)
         keep_class_name(block)
     if scalars:
@@ -88,6 +87,26 @@ def _copy_returned_parameters(_: Any, __: Any, output: Any) -> Any:
     if not any(map(is_parameter, _pytree.tree_leaves(output))):
         return None
     return _pytree.tree_map(lambda leaf: leaf.clone() if is_parameter(leaf) else leaf, output)
+
+
+def refuse_forward_writes(model: Any, blocks: Sequence[Any]) -> None:
+    """Make forward passes that change parameters raise an error.
+
+    Args:
+        model: A module before `shard`.
+        blocks: Its repeated blocks.
+    """
+
+    def refuse(module: Any, name: str) -> None:
+        raise UsageError(
+            f"the forward pass of {type(module).__name__} changes its parameter {name}, such as by a mask or a limit, "
+            "which shard cannot store. Compute the changed weight in forward() without assigning it, change "
+            f"{name} after engine.step() instead, or use dp in place of shard. To train without this check, set "
+            "first_step = false in the section [checks] of the recipe"
+        )
+
+    for module in (*blocks_apart(model, blocks), model):
+        watch_forward_writes(module, partial(refuse, module))
 
 
 def watch_forward_writes(module: Any, refuse: Callable[[str], None]) -> None:
@@ -135,17 +154,8 @@ def _is_changed(owner: Any) -> bool:
     return not torch.equal(piece, own.to(piece.dtype))
 
 
-def _refuse_forward_write(module: Any, name: str) -> None:
-    """Raise a UsageError for a forward pass that changes a parameter."""
-    raise UsageError(
-        f"the forward pass of {type(module).__name__} changes its parameter {name}, such as by a "
-        "mask or a limit, which shard cannot store. Compute the changed weight in forward() without assigning it, "
-        f"change {name} after engine.step() instead, or use dp in place of shard"
-    )
-
-
 def _refuse_gradient_hooks(model: Any) -> None:
-    """Check that no sharded parameter has a gradient hook, which FSDP2 would not call.
+    """Check that no sharded parameter has a gradient hook. FSDP2 does not call such hooks.
 
     Raises:
         UsageError: A parameter has one.
@@ -174,7 +184,7 @@ def _refuse_complex(model: Any) -> None:
 
 
 def keep_class_name(module: Any) -> None:
-    """Give the class that FSDP2 has made of a module's class its name, which programs read, or write to files."""
+    """Rename the class that FSDP2 has derived from a module's class to the original name, which programs may read."""
     kind = type(module)
     own = kind.__bases__[1]  # the bases of FSDP2's class: FSDPModule, and the program's class
     kind.__name__, kind.__qualname__, kind.__module__ = own.__name__, own.__qualname__, own.__module__

@@ -22,7 +22,7 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.inprocess import hooks
 from paceline.train.parallel import shard
-from paceline.train.parallel.dtensor_reads import in_optimizer_step
+from paceline.train.parallel.dtensor_patches import in_optimizer_step
 
 _WAY_OUT = (
     "write to the whole tensor, such as weight.copy_(torch.where(weight > 0, weight, 0)), or use dp in place of shard "

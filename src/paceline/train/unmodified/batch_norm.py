@@ -65,7 +65,7 @@ def _replaced(original: Any) -> Any:
     @functools.wraps(original)
     def clip(tensors: Any, *args: Any, **kwargs: Any) -> Any:
         given = [tensors] if hasattr(tensors, "grad_fn") else list(tensors)
-        found = original([followers.now(each) for each in given], *args, **kwargs)
+        found = original([followers.sharded_weight(each) for each in given], *args, **kwargs)
         return found.full_tensor() if hasattr(found, "full_tensor") else found
 
     return clip

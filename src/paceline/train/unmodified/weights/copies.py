@@ -95,7 +95,7 @@ def _deep_copied(self: Any, memo: dict[int, Any]) -> Any:
 
 
 def _copied_with_attributes(model: Any) -> Any:
-    """Return a whole copy for pickle, which stores the attributes of weights; `copy.deepcopy` leaves them out."""
+    """Return a copy with whole weights and their attributes, which pickle stores, unlike `copy.deepcopy`."""
     found = copy.deepcopy(model)
     weights: dict[str, Any] = dict(found.named_parameters())
     for name, weight in model.named_parameters():

@@ -115,7 +115,7 @@ def whole(value: Any) -> Any:
 
 
 def _reduced(operators: _Operators, value: Any, protocol: Any) -> Any:
-    """Return what pickle stores of a sharded tensor: a whole one, of a weight with its attributes."""
+    """Return what pickle stores of a sharded tensor: a copy as a whole tensor, for a weight with its attributes."""
     found = operators.copied(value)
     if getattr(value, "_is_param", False):
         vars(found).update(followers.attributes_of(value))
@@ -154,7 +154,7 @@ class _Operators:
     def apply(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Call a function of torch that got a sharded tensor, and return the result for whole tensors."""
         name = _name_of(function)
-        args, kwargs = followers.current(aliases.current((args, kwargs)))
+        args, kwargs = followers.replace_followers(aliases.current((args, kwargs)))
         if function is self._torch.autograd.grad:
             self._spread.refuse(
                 "torch.autograd.grad() is given split tensors; use loss.backward(), or use dp in place of shard"

@@ -32,7 +32,7 @@ _by_program: set[int] = set()  # ids of weights that got a gradient outside of t
 
 def check_shared(spread: Spread, module: Any) -> None:
     """Refuse a model that shares a weight with another model, which is split already."""
-    name = next((name for name, weight in module.named_parameters() if followers.is_replaced(weight)), None)
+    name = next((name for name, weight in module.named_parameters() if followers.is_follower(weight)), None)
     if name is not None:
         spread.refuse(
             f"{type(module).__name__} shares the weight {name} with a model that is called by itself, whose weights "
@@ -173,7 +173,7 @@ def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
         block.register_forward_hook(
             functools.partial(_without_views, spread.torch), prepend=True
         )  # before FSDP2's hook
-    _replace_weights(spread, module, before, trained_names)
+    _make_followers(spread, module, before, trained_names)
     rebind(dict(module.named_parameters(remove_duplicate=False)))
     for optimizer in _optimizers:
         _take_over(optimizer)
@@ -182,22 +182,22 @@ def split(spread: Spread, exchange: Any, module: Any, *, trains: bool) -> None:
         each.register_load_state_dict_pre_hook(_loaded_split)
 
 
-def _replace_weights(spread: Spread, module: Any, before: dict[str, Any], trained_names: set[str]) -> None:
-    """Make the whole weights that the program may still hold followers of the sharded weights of a model.
+def _make_followers(spread: Spread, module: Any, before: dict[str, Any], trained_names: set[str]) -> None:
+    """Make the original weights of a model followers of its sharded weights.
 
     Args:
         spread: The state of this rank.
         module: The sharded model.
-        before: Its whole weights, by name.
+        before: Its original weights, by name.
         trained_names: The names of the weights that are trained.
     """
     for name, weight in module.named_parameters(remove_duplicate=False):
-        if followers.is_replaced(before[name]):
+        if followers.is_follower(before[name]):
             continue  # a weight with several names
         if name in trained_names:
             weight.register_post_accumulate_grad_hook(_note_own_gradient)
             before[name].register_post_accumulate_grad_hook(functools.partial(_pass_on, spread.torch))
-        followers.replace(spread.torch, before[name], weight)
+        followers.make_follower(spread.torch, before[name], weight)
 
 
 def _note_own_gradient(weight: Any) -> None:
@@ -210,8 +210,8 @@ def _note_own_gradient(weight: Any) -> None:
 
 
 def _pass_on(torch: Any, before: Any) -> None:
-    """Add to a sharded weight the gradient of the whole weight that the model had before it was split."""
-    weight = followers.now(before)
+    """Add to a sharded weight the gradient of its follower."""
+    weight = followers.sharded_weight(before)
     with torch._C.DisableTorchFunctionSubclass():
         found, before.grad = before.grad, None
     gradient = _as(weight, found)
@@ -346,7 +346,7 @@ def _take_over(optimizer: Any) -> None:
     """Replace the whole weights of an optimizer by the sharded weights, and shard its state."""
     for group in optimizer.param_groups:
         for place, weight in enumerate(group["params"]):
-            split_weight = followers.now(weight)
+            split_weight = followers.sharded_weight(weight)
             if split_weight is weight:
                 continue
             group["params"][place] = split_weight

@@ -1,12 +1,13 @@
-"""Patches of DTensor, so that its methods never return the number of a local part, or draw numbers for a local part.
+"""Patches and checks of split tensors (torch's DTensor), where torch would silently compute something else.
 
-Without the patches, `gradient.norm().item()` returns the norm of the part of the gradient that this rank holds. During
-`optimizer.step()`, which all ranks call, the patched methods gather the tensor and return the number of the whole
-tensor. Outside `optimizer.step()`, a single rank may call them, for example to print a number; gathering would then
-wait for the other ranks forever. The patched methods raise a `UsageError` there.
-
-Operators that draw random numbers for a split tensor draw those of the whole tensor on each rank, and keep the part of
-this rank. Without the patch, each rank draws numbers for its part, which on a CPU are the same for all parts.
+- **Numbers.** Without the patches, `gradient.norm().item()` returns the norm of the part of the gradient that this rank
+  holds. During `optimizer.step()`, which all ranks call, the patched methods gather the tensor and return the number of
+  the whole tensor. Outside `optimizer.step()`, a single rank may call them, for example to print a number; gathering
+  would then wait for the other ranks forever. The patched methods raise a `UsageError` there.
+- **Random numbers.** Each rank draws the numbers of the whole tensor, and keeps those of its part. Without the patch,
+  each rank draws numbers for its part only. On a CPU, all parts then get the same numbers.
+- **Second derivatives.** If the gradients of split parameters are differentiated again, torch leaves terms out. The
+  backward pass raises a `UsageError`.
 
 If Paceline switches itself off after an internal error, these patches stay installed, because training would be wrong
 without them.
@@ -106,12 +107,15 @@ def _drawing_operators() -> list[Any]:
 
 
 def _draw(operator: Any, args: Any, kwargs: Any) -> Any:
-    """Draw random numbers for a whole tensor, and return or keep this rank's part.
+    """Draw the random numbers of a whole tensor on each rank, and use those of this rank's part.
 
     Args:
         operator: One of `_drawing_operators`.
         args: Its arguments; the first one is the split tensor.
         kwargs: Its named arguments.
+
+    Returns:
+        The split tensor, whose values an operator such as `normal_` has replaced; of others, a new split tensor.
 
     Raises:
         UsageError: The ranks drew different numbers.
@@ -182,6 +186,31 @@ def _refuse_mixed_norms(kind: Any) -> None:
         return norm.redistribute(norm.device_mesh, [Replicate()] * norm.device_mesh.ndim)
 
     _patch_total_norm(check, replicated)
+
+
+def refuse_second_derivatives(model: Any, layout: Layout) -> None:
+    """Make the backward pass of a model raise an error if its gradients will be differentiated again.
+
+    Args:
+        model: A model with split parameters.
+        layout: The layout of the run, for messages.
+    """
+    import torch
+    from torch.utils import _pytree
+
+    def check(gradient: Any) -> None:
+        if torch.is_grad_enabled():
+            raise UsageError(
+                f"layout {layout}: a gradient is to be differentiated again (create_graph=True), such as for a "
+                "gradient penalty. This is impossible with split parameters; use dp in place of shard and tp"
+            )
+
+    def after_forward(_: Any, __: Any, output: Any) -> None:
+        for leaf in _pytree.tree_leaves(output):
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad:
+                leaf.register_hook(check)
+
+    model.register_forward_hook(after_forward)
 
 
 def refuse_norms_of_stages(model: Any) -> None:
