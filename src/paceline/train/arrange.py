@@ -236,8 +236,7 @@ def _spread(
     if "shard" in mesh_axes(layout):
         if layout.pp > 1:
             shard.refuse_scalars(model)
-        if recipe.checks.first_step:
-            shard.refuse_forward_writes(model, blocks)
+        shard.refuse_forward_writes(model, blocks)
         after = shard.shard(model, blocks, world.shard_mesh(), recipe.precision, reshard=layout.pp == 1)
         if is_on_meta(model):
             model.to_empty(device=world.device)

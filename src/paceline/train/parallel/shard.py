@@ -101,8 +101,7 @@ def refuse_forward_writes(model: Any, blocks: Sequence[Any]) -> None:
         raise UsageError(
             f"the forward pass of {type(module).__name__} changes its parameter {name}, such as by a mask or a limit, "
             "which shard cannot store. Compute the changed weight in forward() without assigning it, change "
-            f"{name} after engine.step() instead, or use dp in place of shard. To train without this check, set "
-            "first_step = false in the section [checks] of the recipe"
+            f"{name} after engine.step() instead, or use dp in place of shard"
         )
 
     for module in (*blocks_apart(model, blocks), model):
