@@ -7,7 +7,7 @@ or averages the gradients of parameters that tp has already split.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,6 +18,7 @@ from paceline.train import batch_norm
 from paceline.train.activations import blocks_of
 from paceline.train.parallel import cp, cp_batches, cp_check, dp, dtensor_patches, layers, pp, shard, tp
 from paceline.train.parallel.balance import measured
+from paceline.train.parallel.tied_parameters import Copies
 from paceline.train.ranks import agreement
 from paceline.train.ranks.world import World, mesh_axes
 from paceline.train.recipe import Recipe
@@ -34,6 +35,13 @@ class Arranged:
     check_used: Callable[[], None]  # called after backward: checks that all reduced parameters had gradients
     averages_later: bool = False  # whether only a backward through `module` averages gradients, as with DDP
     whole: Any = None  # a copy of the model from before it was split; None without a comparison
+
+    def counted(self) -> Iterator[Any]:
+        """Yield the gradients of this rank that no other pipeline stage has too."""
+        repeated = set() if self.stages is None else self.stages.copies.repeated()
+        for name, parameter in self.held.named_parameters():
+            if parameter.grad is not None and name not in repeated:
+                yield parameter.grad
 
 
 def arrange(
@@ -78,7 +86,8 @@ def arrange(
             averages_later=module is not model,
             whole=whole,
         )
-    own = pp.stages_of(model, world.position("pp"), layout.pp, recipe.pipeline, _costs(model, world, recipe, sample))
+    costs = _costs(model, world, recipe, sample)
+    own, tied = pp.stages_of(model, world.position("pp"), layout.pp, recipe.pipeline, costs)
     checks = []
     for _, stage in own:
         inside = set(stage.modules())
@@ -87,7 +96,8 @@ def arrange(
     dtensor_patches.refuse_norms_of_stages(held)
     _put_attributes(held, notes)
     held.forward = partial(_refuse_call, layout)
-    stages = pp.Stages(own, world.group("pp"), world.device, (recipe.pipeline, recipe.micro_batches))
+    copies = Copies(tied, held, world)
+    stages = pp.Stages(own, world.group("pp"), world.device, (recipe.pipeline, recipe.micro_batches), copies)
     return Arranged(
         module=held,
         held=held,

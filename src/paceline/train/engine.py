@@ -20,7 +20,7 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.train import gradients, optimizers
-from paceline.train.arrange import arrange
+from paceline.train.arrange import Arranged, arrange
 from paceline.train.average import AveragedWeights
 from paceline.train.batch_samples import split_batch
 from paceline.train.batches import loaders
@@ -215,7 +215,7 @@ class Engine(EngineBase):
             check.check(self._weights.own_sum)
         if self._replica_check is not None:
             self._replica_check.before_step(self._batches)
-        result = self._update(arranged.held)
+        result = self._update(arranged)
         if self._replica_check is not None:
             self._replica_check.after_step()
         self._optimizer.zero_grad()
@@ -226,16 +226,16 @@ class Engine(EngineBase):
             self._replicas.after(self._tried, result.applied)
         return result
 
-    def _update(self, model: Any) -> Step:
+    def _update(self, arranged: Arranged) -> Step:
         """Scale and clip the gradients of a model, and take the optimizer step."""
         clip, scale = self.recipe.optimizer.clip_norm, self.scale
         value = scale.value if scale else 1.0
         factor: Any = 1 / value
         norm: Any = None
         as_they_are = clip is None and scale is None and gradients.is_one(factor)
-        held = [] if as_they_are else [p.grad for p in model.parameters() if p.grad is not None]
+        held = [] if as_they_are else [p.grad for p in arranged.held.parameters() if p.grad is not None]
         if clip is not None or scale is not None:
-            norm = gradients.norm_of(held, self.device, self._world.group("pp")) * factor
+            norm = gradients.norm_of(arranged.counted(), self.device, self._world.group("pp")) * factor
         finite = scale is None or bool(norm.isfinite())
         if clip is not None:
             factor = factor * (clip / (norm + 1e-6)).clamp(max=1.0)

@@ -295,7 +295,7 @@ class EngineBase:
         if hasattr(self._optimizer, "_optimizer_step_pre_hooks"):  # a class of the program may not call its base class
             self._optimizer.register_step_pre_hook(self._check_stepping)
         if arranged.whole is not None:
-            self._replica_check = ReplicaCheck(self._world, arranged.held, self._optimizer)
+            self._replica_check = ReplicaCheck(self._world, arranged, self._optimizer)
         stages = [part for _, part in arranged.stages.modules] if arranged.stages is not None else []
         self._statistics_check.know([each for each in (arranged.held, arranged.whole, *stages) if each is not None])
         outside = OutsideParameters(self._world, self.recipe.checks.first_step, arranged.held, self._optimizer)

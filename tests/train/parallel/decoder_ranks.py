@@ -38,12 +38,14 @@ NAMES = {
     "LlamaOfTwo": {**WIDE, "num_key_value_heads": 2},
     "TiedLlama": {**WIDE, "tie_word_embeddings": True},
 }
+NAMES["TiedGPT2"] = {**NAMES["GPT2LMHeadModel"], "tie_word_embeddings": True}
+KINDS = {"TiedLlama": "LlamaForCausalLM", "LlamaOfTwo": "LlamaForCausalLM", "TiedGPT2": "GPT2LMHeadModel"}
 STEPS, BATCH, LENGTH = 3, 8, 10
 
 
 def model_of(name: str) -> Any:
     torch.manual_seed(0)
-    kind = getattr(transformers, "LlamaForCausalLM" if name in ("TiedLlama", "LlamaOfTwo") else name)
+    kind = getattr(transformers, KINDS.get(name, name))
     model = kind(kind.config_class(**NAMES[name]))
     return model.train()
 

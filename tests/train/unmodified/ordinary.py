@@ -378,6 +378,26 @@ def accumulation_and_clipping():
 
 
 @case
+def detector_with_few_positives():
+    """The model divides its loss by the number of positives, at least 1. In some batches a rank, or all have none."""
+
+    class Detector(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.net = nn.Linear(12, 4)
+
+        def forward(self, rows, positive):
+            losses = functional.binary_cross_entropy_with_logits(self.net(rows), positive.float(), reduction="none")
+            return losses.sum() / max(1, int(positive.sum()))
+
+    positive = torch.zeros(96, 4, dtype=torch.long)
+    for row in (0, 5, 8, 9, 21, 24, 25, 26, 29, 33, 39, 54, 55, 64, 65):
+        positive[row, row % 4] = 1
+    return fit(Detector(), lambda model, *batch: model(*batch), (X, positive), steps=12, size=8)
+
+
+@case
 def mixed_precision():
     model = mlp(nn.LayerNorm(16))
 

@@ -44,6 +44,18 @@ def test_a_rank_without_targets_has_no_part_in_the_number():
     assert list(shares.errors(dealt, 1.0, [1.0, float("nan")], near=1e-4)) == ["targets"]
 
 
+def test_a_sum_over_at_least_one_target_is_weighed_on_a_rank_without_any():
+    dealt = {"rows": [2, 2], "targets": [4, 0]}
+    assert list(shares.errors(dealt, 1.75, [1.5, 1.0], near=1e-4)) == ["targets, at least 1"]
+    assert (
+        list(shares.errors({"rows": [2, 2], "targets": [0, 0]}, 5.0, [2.0, 3.0], near=1e-4))[0] == "targets, at least 1"
+    )
+
+
 def test_what_weighs_alike_is_one_rule():
     assert shares.alike({"rows": [4, 4], "targets": [6, 6]})[:2] == (0, 0)
-    assert shares.alike(DEALT) == (0, 1, 2, 3)
+    assert shares.alike(DEALT)[:4] == (0, 1, 2, 3)
+
+
+def test_calls_with_a_rank_without_targets_are_of_another_kind():
+    assert shares.alike({"rows": [2, 2], "targets": [3, 1]}) != shares.alike({"rows": [2, 2], "targets": [4, 0]})

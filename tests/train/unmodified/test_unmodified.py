@@ -225,7 +225,7 @@ REFUSED = {
     **dict.fromkeys(["writes_rows_of_a_table"], "writes to a CSV file"),
     **dict.fromkeys(["opens_a_file_for_its_rows"], "last.txt"),
     "own_seed": "something is drawn that is not seeded",
-    "counting": "Counting.mean is computed from all samples",
+    "counting": "Counting.mean for a part of the batch differs",
     "sparse": "leave sparse=True out",
     "step_in_backward": "step after backward()",
     "hook_on_weight": "clip_grad_value_",

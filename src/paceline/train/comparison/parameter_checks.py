@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from paceline.core.errors import UsageError
+from paceline.train.arrange import Arranged
 from paceline.train.comparison.advice import OFF
 from paceline.train.ranks import agreement
 from paceline.train.ranks.world import World
@@ -121,15 +122,16 @@ def _check(optimizer: Any) -> None:
 class ReplicaCheck:
     """Compares the parameters of a model between the ranks that hold the same ones."""
 
-    def __init__(self, world: World, model: Any, optimizer: Any) -> None:
+    def __init__(self, world: World, arranged: Arranged, optimizer: Any) -> None:
         """Store the arguments.
 
         Args:
             world: The ranks.
-            model: The module with the parameters of this rank.
+            arranged: The model as this rank holds it.
             optimizer: The optimizer of this rank.
         """
-        self._world, self._model, self._optimizer = world, model, optimizer
+        self._world, self._model, self._optimizer = world, arranged.held, optimizer
+        self._copies = None if arranged.stages is None else arranged.stages.copies
         self._steps = 0  # since `setup`
 
     def before_step(self, batches: int) -> None:
@@ -188,7 +190,8 @@ class ReplicaCheck:
         """Return the parameters by the process group of the ranks that hold the same values."""
         found: dict[Any, list[tuple[str, Any]]] = {}
         for name, parameter in self._model.named_parameters():
-            for group in _groups_of(parameter, self._world):
+            copies = None if self._copies is None else self._copies.group_of(name)
+            for group in [*_groups_of(parameter, self._world), *([] if copies is None else [copies])]:
                 found.setdefault(group, []).append((name, parameter))
         return found
 

@@ -87,7 +87,7 @@ def _add(module: Any, other: Any) -> None:
 
     for name, child in other.named_children():
         own = module._modules.get(name)
-        if child is own or type(child) is nn.Identity:
+        if child is own or (type(child) is nn.Identity and not any(True for _ in child.parameters())):
             continue
         if type(own) is nn.Identity:
             module._modules[name] = child
@@ -190,6 +190,15 @@ def _nothing() -> Any:
 
     found = nn.Identity()
     found.forward, found.is_of_stage = lambda *_: zeros(()), True
+    return found
+
+
+def stand_in() -> Any:
+    """Return a module that leaves its input as it is, for the name of a module of another stage."""
+    from torch import nn
+
+    found = nn.Identity()
+    found.is_of_stage = True
     return found
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train.parallel import decoders
+from paceline.train.parallel import decoders, tied_parameters
 from paceline.train.parallel.balance import counted, cut
 
 _MOST_SHAPES = 8  # largest number of input shapes whose schedules are kept
@@ -72,8 +72,10 @@ class Pipeline:
 
 def stages_of(
     model: Any, rank: int, ranks: int, pipeline: Pipeline, costs: Sequence[float] | None = None
-) -> list[tuple[int, Any]]:
+) -> tuple[list[tuple[int, Any]], list[tied_parameters.Tied]]:
     """Return this rank's stages: their numbers, and modules whose parameters keep their names in the model.
+
+    Also return the parameters that several stages of the pipeline share, the same on all ranks.
 
     Args:
         model: An `nn.Sequential` of its layers, or a decoder model of Hugging Face.
@@ -83,7 +85,7 @@ def stages_of(
         costs: The costs of the layers, the same on all ranks; None to count them.
 
     Raises:
-        UsageError: The model is neither, has too few layers, or layers of two stages share parameters.
+        UsageError: The model is neither, has too few layers, or stages share a parameter in an unsupported way.
     """
     from torch import nn
 
@@ -101,13 +103,16 @@ def stages_of(
             f"use at most pp={len(costs) // pipeline.stages_each or 1}"
         )
     stages = _parts(model, cut(costs, count), decoder=decoder)
-    _check_apart(stages)
+    tied = tied_parameters.find(model, stages, ranks)
     for number in range(rank, count, ranks):
+        for each in tied:
+            if number in each.stages:
+                tied_parameters.register(stages[number], each, decoders.stand_in)
         stages[number].register_forward_pre_hook(_make_input_gradients_contiguous)
         stages[number].register_forward_hook(_make_output_contiguous)
         if number < count - 1 and not decoder:
             stages[number].register_forward_hook(_check_output, prepend=True)
-    return [(number, stages[number]) for number in range(rank, count, ranks)]
+    return [(number, stages[number]) for number in range(rank, count, ranks)], tied
 
 
 def _parts(model: Any, cuts: Sequence[range], *, decoder: bool) -> list[Any]:
@@ -166,17 +171,6 @@ def joined(stages: Sequence[Any]) -> Any:
     return nn.Sequential(OrderedDict(layer for stage in stages for layer in stage.named_children()))
 
 
-def _check_apart(stages: Sequence[Any]) -> None:
-    owner: dict[int, int] = {}
-    for number, stage in enumerate(stages):
-        for name, parameter in stage.named_parameters():
-            if owner.setdefault(id(parameter), number) != number:
-                raise UsageError(
-                    f"pp: {name} is shared by stages {owner[id(parameter)]} and {number}; "
-                    "give each layer its own parameters, or use shard or tp instead of pp"
-                )
-
-
 def is_preparing() -> bool:
     """Return whether a stage is running its module only to find the output shapes."""
     return bool(_preparing)
@@ -222,7 +216,14 @@ def _sent(value: Any, source: int, group: Any, device: Any) -> Any:
 class Stages:
     """This rank's pipeline stages and the schedule that runs them."""
 
-    def __init__(self, stages: Sequence[tuple[int, Any]], group: Any, device: Any, plan: tuple[Pipeline, int]) -> None:
+    def __init__(
+        self,
+        stages: Sequence[tuple[int, Any]],
+        group: Any,
+        device: Any,
+        plan: tuple[Pipeline, int],
+        copies: tied_parameters.Copies,
+    ) -> None:
         """Create the stages and their schedule.
 
         Args:
@@ -230,11 +231,12 @@ class Stages:
             group: Process group of the pipeline.
             device: `torch.device` of this rank.
             plan: The pipeline settings and the number of micro-batches.
+            copies: The parameters that this rank shares with others.
         """
         from torch.distributed import get_world_size
 
-        self.modules = list(stages)
-        self._made_of = (group, device, plan)
+        self.modules, self.copies = list(stages), copies
+        self._made_of = (group, device, plan, copies)
         self._pipeline, self._micro_batches = plan
         self._loss: Callable[[Any, Any], Any] | None = None
         self._schedules: dict[Any, Any] = {}  # by the shape of the inputs
@@ -249,7 +251,7 @@ class Stages:
         if shape not in self._schedules:
             if len(self._schedules) >= _MOST_SHAPES:
                 del self._schedules[next(iter(self._schedules))]
-            group, device, _ = self._made_of
+            group, device, _, _ = self._made_of
             made = [_stage_class()(module, number, self._count, device, group=group) for number, module in self.modules]
             kind = getattr(pipelining, _CLASSES[self._pipeline.schedule])
             row = made if self._pipeline.stages_each > 1 else made[0]
@@ -283,7 +285,9 @@ class Stages:
         first, others = _apart(inputs)
         given = (first,) if self.has_first else ()
         wanted = {"target": target, "losses": losses} if self.has_last else {}
-        self._schedule_for(getattr(first, "shape", None)).step(*given, return_outputs=False, **wanted, **others)
+        schedule = self._schedule_for(getattr(first, "shape", None))
+        with self.copies.summed():
+            schedule.step(*given, return_outputs=False, **wanted, **others)
         return losses
 
     def forward(self, inputs: Any) -> Any:

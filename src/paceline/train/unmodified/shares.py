@@ -2,6 +2,9 @@
 
 The number for the whole batch is compared with sums of the parts' numbers, weighted by rows, by valid targets, or not
 at all. If several rules come equally close, later calls decide. Rules with equal weights in a call count as one.
+
+A rank can have no valid target. The mean of its part is then undefined and has weight 0, or the model divides by
+``max(1, count)``, as detectors do. Calls with such a rank are therefore of another kind than calls without.
 """
 
 from __future__ import annotations
@@ -23,10 +26,14 @@ def weights(dealt: Dealt) -> dict[str, list[float]]:
         dealt: For each rule the count (rows, valid targets, entries of a mask) or the sum of each rank.
 
     Returns:
-        For each rule the weight of each rank: its share of the count; with the rule ``sum``, 1.
+        For each rule the weight of each rank: its share of the count; with the rule ``sum``, 1. A count that is 0 on a
+        rank has a second rule, in which each count is at least 1.
     """
     ranks = len(next(iter(dealt.values())))
     found = {name: [each / (sum(counts) or 1) for each in counts] for name, counts in dealt.items()}
+    for name, counts in dealt.items():
+        if 0 in counts:
+            found[f"{name}, at least 1"] = [max(1.0, each) / max(1.0, sum(counts)) for each in counts]
     return {**found, "sum": [1.0] * ranks}
 
 
@@ -50,9 +57,13 @@ def errors(dealt: Dealt, whole: float, parts: Sequence[float], near: float) -> d
 
 
 def alike(dealt: Dealt) -> tuple[int, ...]:
-    """Return for each weighting rule the index of the first rule with equal weights; a call cannot tell them apart."""
+    """Return for each weighting rule the index of the first rule with equal weights; a call cannot tell them apart.
+
+    After them, return for each count whether it is 0 on a rank.
+    """
     rules = list(weights(dealt).values())
-    return tuple(next(place for place, one in enumerate(rules) if one == each) for each in rules)
+    first = (next(place for place, one in enumerate(rules) if one == each) for each in rules)
+    return *first, *(0 in counts for counts in dealt.values())
 
 
 def best(off: Mapping[str, float]) -> str:

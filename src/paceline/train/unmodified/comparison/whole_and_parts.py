@@ -282,7 +282,10 @@ class _Comparison:
                 found.joins[name] = OWN
                 continue
             if any(name not in one.state for one in trials) or not self._note(call, found, tolerance, name, given):
-                found.why = f"{name} is computed from all samples of a batch, but each rank has only a part of them"
+                found.why = (
+                    f"{name} for a part of the batch differs from {name} for the whole batch: it is computed from "
+                    "several samples, or its first dimension is not the batch"
+                )
             elif found.joins.get(name, OWN) != OWN and name not in own.lasting:
                 found.why = f"{name} is computed from all samples of a batch, and cannot be combined from the ranks"
             if found.why:
@@ -434,4 +437,8 @@ def _other_output(place: int, value: Any) -> str:
 def _other_number(place: Any) -> str:
     """Return a message about a number that is not a mean or a sum of the numbers for the parts of the batch."""
     what = f"output {place}" if isinstance(place, int) else str(place)
-    return f"its {what} ({_NUMBER}) for a part of the batch does not follow from that for the whole batch"
+    return (
+        f"its {what} ({_NUMBER}) is not a sum or a mean over samples or over what an input counts; let it return the "
+        "tensors from which it computes the number, and compute the number in the script, where each rank has all "
+        "rows (with Hugging Face's Trainer: compute_loss_func)"
+    )
