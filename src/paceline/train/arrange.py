@@ -8,7 +8,7 @@ or averages the gradients of parameters that tp has already split.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -86,26 +86,35 @@ def arrange(
             averages_later=module is not model,
             whole=whole,
         )
-    costs = _costs(model, world, recipe, sample)
-    own, tied = pp.stages_of(model, world.position("pp"), layout.pp, recipe.pipeline, costs)
+    found = _arrange_stages(model, blocks, plan, (world, recipe), _costs(model, world, recipe, sample))
+    _put_attributes(found.held, notes)
+    return replace(found, whole=whole)
+
+
+def _arrange_stages(
+    model: Any, blocks: Sequence[Any], plan: Any, run: tuple[World, Recipe], costs: Sequence[float] | None
+) -> Arranged:
+    """Cut a model into pipeline stages, and apply the other axes to the stages of this rank.
+
+    Args:
+        model: The whole model.
+        blocks: Its repeated blocks.
+        plan: The plan of tp.
+        run: The ranks and the recipe.
+        costs: The costs of the layers; None to count them.
+    """
+    world, recipe = run
+    own, tied = pp.stages_of(model, world.position("pp"), world.layout.pp, recipe.pipeline, costs)
     checks = []
     for _, stage in own:
         inside = set(stage.modules())
         checks.append(_spread(stage, [block for block in blocks if block in inside], plan, world, recipe)[2])
     held = pp.joined([stage for _, stage in own])
     dtensor_patches.refuse_norms_of_stages(held)
-    _put_attributes(held, notes)
-    held.forward = partial(_refuse_call, layout)
+    held.forward = partial(_refuse_call, world.layout)
     copies = Copies(tied, held, world)
     stages = pp.Stages(own, world.group("pp"), world.device, (recipe.pipeline, recipe.micro_batches), copies)
-    return Arranged(
-        module=held,
-        held=held,
-        set_sync=lambda on: None,
-        stages=stages,
-        check_used=partial(_each, checks),
-        whole=whole,
-    )
+    return Arranged(module=held, held=held, set_sync=lambda on: None, stages=stages, check_used=partial(_each, checks))
 
 
 def _prepared(model: Any, world: World, recipe: Recipe) -> list[Any]:

@@ -5,9 +5,9 @@ most p micro-batches instead of m. The interleaved schedule, with v stages on ea
 Zero-bubble computes gradients of weights while other schedules wait (Narayanan et al. 2021; Qi et al. 2023). Only the
 activations at each cut are sent. Each rank keeps 1/p of the layers' memory.
 
-The model must be an `nn.Sequential` whose children are the layers, or a decoder model of Hugging Face (`decoders.py`).
-The cuts follow the cost of the layers: counted as two FLOPs for each weight of a linear layer or convolution, or
-measured by rank 0 on a sample.
+The model must be an `nn.Sequential` whose children are the layers, or a language model of Hugging Face
+(`language_models.py`). The cuts follow the cost of the layers: counted as two FLOPs for each weight of a linear layer
+or convolution, or measured by rank 0 on a sample.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train.parallel import decoders, tied_parameters
+from paceline.train.parallel import language_models, tied_parameters
 from paceline.train.parallel.balance import counted, cut
 
 _MOST_SHAPES = 8  # largest number of input shapes whose schedules are kept
@@ -78,7 +78,7 @@ def stages_of(
     Also return the parameters that several stages of the pipeline share, the same on all ranks.
 
     Args:
-        model: An `nn.Sequential` of its layers, or a decoder model of Hugging Face.
+        model: An `nn.Sequential` of its layers, or a language model of Hugging Face.
         rank: The index of this rank in the pipeline.
         ranks: The number of ranks of the pipeline.
         pipeline: The schedule.
@@ -89,39 +89,43 @@ def stages_of(
     """
     from torch import nn
 
-    decoder = decoders.is_decoder(model)
-    if not decoder and not isinstance(model, nn.Sequential):
+    is_language_model = language_models.is_language_model(model)
+    if not is_language_model and not isinstance(model, nn.Sequential):
         raise UsageError(
-            f"pp={ranks}: {type(model).__name__} is neither an nn.Sequential nor a decoder model of Hugging Face, so "
-            "it is unknown where to split it; write it as a Sequential of its layers, or use shard or tp instead of pp"
+            f"pp={ranks}: {type(model).__name__} is neither an nn.Sequential nor a language model of Hugging Face with "
+            "one list of layers, so it is unknown where to split it; write it as a Sequential of its layers, or use "
+            "shard or tp instead of pp"
         )
-    costs = costs or (decoders.costs_of(model) if decoder else [counted(layer) for layer in model.children()])
+    if not costs:
+        of_layers = [counted(layer) for layer in model.children()]
+        costs = language_models.costs_of(model) if is_language_model else of_layers
     count = ranks * pipeline.stages_each
     if len(costs) < count:
         raise UsageError(
             f"pp={ranks}: {pipeline.schedule} makes {count} stages, and the model has {len(costs)} layers; "
             f"use at most pp={len(costs) // pipeline.stages_each or 1}"
         )
-    stages = _parts(model, cut(costs, count), decoder=decoder)
+    stages = _parts(model, cut(costs, count), is_language_model=is_language_model)
     tied = tied_parameters.find(model, stages, ranks)
     for number in range(rank, count, ranks):
         for each in tied:
             if number in each.stages:
-                tied_parameters.register(stages[number], each, decoders.stand_in)
+                tied_parameters.register(stages[number], each, language_models.stand_in)
         stages[number].register_forward_pre_hook(_make_input_gradients_contiguous)
         stages[number].register_forward_hook(_make_output_contiguous)
-        if number < count - 1 and not decoder:
+        if number < count - 1 and not is_language_model:
             stages[number].register_forward_hook(_check_output, prepend=True)
     return [(number, stages[number]) for number in range(rank, count, ranks)], tied
 
 
-def _parts(model: Any, cuts: Sequence[range], *, decoder: bool) -> list[Any]:
+def _parts(model: Any, cuts: Sequence[range], *, is_language_model: bool) -> list[Any]:
     from torch import nn
 
-    if decoder:
+    if is_language_model:
         last = len(cuts) - 1
         return [
-            decoders.stage_of(model, part, first=number == 0, last=number == last) for number, part in enumerate(cuts)
+            language_models.stage_of(model, part, first=number == 0, last=number == last)
+            for number, part in enumerate(cuts)
         ]
     layers = list(model.named_children())
     return [nn.Sequential(OrderedDict(layers[i] for i in part)) for part in cuts]
@@ -167,7 +171,7 @@ def joined(stages: Sequence[Any]) -> Any:
     from torch import nn
 
     if not isinstance(stages[0], nn.Sequential):
-        return decoders.joined(stages)
+        return language_models.joined(stages)
     return nn.Sequential(OrderedDict(layer for stage in stages for layer in stage.named_children()))
 
 
@@ -305,17 +309,17 @@ class Stages:
                 value = modules[number](value, **others)
             if number < count - 1:
                 value = _sent(value if number in modules else None, number % ranks, self._made_of[0], self._made_of[1])
-        return decoders.restored(self.modules[-1][1], value) if self.has_last else None
+        return language_models.restored(self.modules[-1][1], value) if self.has_last else None
 
     def _loss_of(self, output: Any, target: Any) -> Any:
         if self._loss is None:
             raise RuntimeError("the pipeline has no loss before its first batch")
-        return self._loss(decoders.restored(self.modules[-1][1], output), target)
+        return self._loss(language_models.restored(self.modules[-1][1], output), target)
 
 
 def _apart(inputs: Any) -> tuple[Any, dict[str, Any]]:
     """Return the input of the first stage, and the inputs of all stages by their names."""
     if not isinstance(inputs, Mapping):
         return inputs, {}
-    decoders.check_inputs(inputs)
-    return inputs[decoders.IDS], {name: value for name, value in inputs.items() if name != decoders.IDS}
+    language_models.check_inputs(inputs)
+    return inputs[language_models.IDS], {name: value for name, value in inputs.items() if name != language_models.IDS}

@@ -1,6 +1,6 @@
-"""Hugging Face's decoder models trained on the ranks of a layout, or by hand on one process; as JSON.
+"""Hugging Face's language models trained on the ranks of a layout, or by hand on one process; as JSON.
 
-python decoder_ranks.py RESULT.json LAYOUT SCHEDULE MODEL ...
+python language_model_ranks.py RESULT.json LAYOUT SCHEDULE MODEL ...
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from paceline.train import Engine
 
 SMALL = {"vocab_size": 62, "hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "use_cache": True}
 WIDE = {**SMALL, "intermediate_size": 32, "num_key_value_heads": 1, "tie_word_embeddings": False}
+UNDROPPED = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"), 0.0)
+ENCODER = {**SMALL, "intermediate_size": 32, **UNDROPPED}
 NAMES = {
     "LlamaForCausalLM": WIDE,
     "Qwen3ForCausalLM": {**WIDE, "head_dim": 8},
@@ -34,7 +36,9 @@ NAMES = {
     "GPTNeoXForCausalLM": {**SMALL, "intermediate_size": 32, "tie_word_embeddings": False},
     "Gemma3ForCausalLM": {**WIDE, "head_dim": 8, "sliding_window": 4},
     "LlamaForSequenceClassification": {**WIDE, "num_labels": 3, "pad_token_id": 0},
-    "BertForMaskedLM": {**SMALL, "intermediate_size": 32},
+    **dict.fromkeys(("BertForMaskedLM", "RobertaForMaskedLM", "ElectraForMaskedLM"), ENCODER),
+    "DistilBertForMaskedLM": {"vocab_size": 62, "dim": 16, "n_layers": 4, "n_heads": 2, "hidden_dim": 32, **UNDROPPED},
+    "T5ForConditionalGeneration": {"vocab_size": 62, "d_model": 16, "num_layers": 2, "d_kv": 8, "d_ff": 32},
     "LlamaOfTwo": {**WIDE, "num_key_value_heads": 2},
     "TiedLlama": {**WIDE, "tie_word_embeddings": True},
 }

@@ -1,8 +1,9 @@
-"""Pipeline stages of Hugging Face's decoder models: a stage is the model without the layers of the other stages.
+"""Pipeline stages of Hugging Face's language models: a stage is the model without the layers of the other stages.
 
-A decoder model has one list of layers, modules before it (embeddings, dropout) and modules after it (the last norm,
-the head). A stage keeps all names, so that its parameters are called as in the model. It computes positions and masks
-itself. All stages but the first get the activations of the stage before them in place of the embedded tokens.
+Such a model has one list of layers (in its base model, or in a child of it, such as the encoder of BERT), modules
+before it (embeddings, dropout) and modules after it (the last norm, the head). A stage keeps all names, so that its
+parameters are called as in the model. It computes positions and masks itself. All stages but the first get the
+activations of the stage before them in place of the embedded tokens.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ def is_hugging_face(model: Any) -> bool:
     return hasattr(model, "base_model_prefix") and hasattr(model, "get_input_embeddings")
 
 
-def is_decoder(model: Any) -> bool:
+def is_language_model(model: Any) -> bool:
     """Return whether a Hugging Face model can be split into stages: it has one list of layers and takes embeddings."""
     if not is_hugging_face(model):
         return False
     base = _base(model)
     own = [module for module in {model, base} if any(True for _ in module.parameters(recurse=False))]
-    return not own and len(_lists(base)) == 1 and _EMBEDDED in signature(base.forward).parameters
+    return not own and _listed(base) is not None and _EMBEDDED in signature(base.forward).parameters
 
 
 def is_of_stage(module: Any) -> bool:
@@ -43,17 +44,17 @@ def is_of_stage(module: Any) -> bool:
 def costs_of(model: Any) -> list[float]:
     """Return the forward FLOPs of each layer per position; those of the head count for the last layer."""
     base = _base(model)
-    costs = [counted(layer) for layer in getattr(base, _lists(base)[0])]
+    costs = [counted(layer) for layer in base.get_submodule(_listed(base) or "")]
     outside = {id(part) for part in base.modules()}
     costs[-1] += sum(counted(child) for child in model.children() if id(child) not in outside)
     return costs
 
 
 def stage_of(model: Any, layers: Sequence[int], *, first: bool, last: bool) -> Any:
-    """Return a stage: a shallow copy of a decoder model with some of its layers, which it shares with the model.
+    """Return a stage: a shallow copy of a model with some of its layers, which it shares with the model.
 
     Args:
-        model: A model for which `is_decoder` is true.
+        model: A model for which `is_language_model` is true.
         layers: The indices of the layers of the stage.
         first: Whether the stage has the modules before the layers.
         last: Whether the stage has the modules after the layers.
@@ -63,7 +64,7 @@ def stage_of(model: Any, layers: Sequence[int], *, first: bool, last: bool) -> A
         returns activations, or the tensors in the output of the model (the last stage), for `restored`.
     """
     base = _base(model)
-    own = _without(base, _lists(base)[0], layers, first=first, last=last)
+    own = _without(base, (_listed(base) or "").split("."), layers, first=first, last=last)
     stage = own if base is model else _shallow(model)
     if base is not model:
         others = {} if last else {name: _passing(child) for name, child in stage._modules.items()}
@@ -106,7 +107,7 @@ def restored(stage: Any, value: Any) -> Any:
 
 
 def check_inputs(inputs: Any) -> None:
-    """Check that inputs of a decoder model are token ids, or a mapping that contains them.
+    """Check that inputs of a language model are token ids, or a mapping that contains them.
 
     Raises:
         UsageError: There are no token ids.
@@ -121,10 +122,17 @@ def _base(model: Any) -> Any:
     return getattr(model, model.base_model_prefix, model)
 
 
-def _lists(base: Any) -> list[str]:
+def _listed(base: Any) -> str | None:
+    """Return the name of the list of layers of a base model; None if there is none or there are several."""
     from torch import nn
 
-    return [name for name, child in base.named_children() if isinstance(child, nn.ModuleList) and len(child)]
+    children = list(base.named_children())
+    inner = [(f"{name}.{below}", part) for name, child in children for below, part in child.named_children()]
+    for candidates in (children, inner):
+        lists = [name for name, child in candidates if isinstance(child, nn.ModuleList) and len(child)]
+        if lists:
+            return lists[0] if len(lists) == 1 else None
+    return None
 
 
 def _form(stage: Any) -> dict[str, Any]:
@@ -144,16 +152,27 @@ def _forward(call: Any, value: Any, *, first: bool, form: dict[str, Any] | None,
     return next(iter(tensors.values())) if len(tensors) == 1 else tuple(tensors.values())
 
 
-def _without(base: Any, listed: str, layers: Sequence[int], *, first: bool, last: bool) -> Any:
-    """Return a shallow copy of the base model in which modules of other stages leave activations as they are."""
+def _without(module: Any, path: Sequence[str], layers: Sequence[int], *, first: bool, last: bool) -> Any:
+    """Return a shallow copy of a module in which modules of other stages leave activations as they are.
+
+    Args:
+        module: The base model, or the child with the list of layers.
+        path: The names of the modules from there to the list of layers.
+        layers: The indices of the layers that are kept.
+        first: Whether the modules before the layers are kept.
+        last: Whether the modules after the layers are kept.
+    """
     from torch import nn
 
-    found, before = _shallow(base), True
-    for name, child in base.named_children():
-        if name == listed:
+    found, before = _shallow(module), True
+    for name, child in module.named_children():
+        if name == path[0]:
             before = False
-            kept = [layer if place in layers else _passing(layer) for place, layer in enumerate(child)]
-            found._modules[name] = nn.ModuleList(kept)
+            if len(path) > 1:
+                found._modules[name] = _without(child, path[1:], layers, first=first, last=last)
+            else:
+                kept = [layer if place in layers else _passing(layer) for place, layer in enumerate(child)]
+                found._modules[name] = nn.ModuleList(kept)
         elif not (first if before else last) and (
             isinstance(child, nn.Dropout) or any(True for _ in child.parameters())
         ):
@@ -174,7 +193,7 @@ def _shallow(module: Any) -> Any:
 
 
 def _passing(module: Any) -> Any:
-    """Return a module in the place of one of another stage: it returns its first input and has the same settings."""
+    """Return a module in the place of one of another stage: it returns its input and has the same settings."""
     from torch import nn
 
     plain = (str, int, float, bool, type(None))
@@ -202,5 +221,6 @@ def stand_in() -> Any:
     return found
 
 
-def _first(value: Any, *_: Any, **__: Any) -> Any:
-    return value
+def _first(*values: Any, inputs_embeds: Any = None, **__: Any) -> Any:
+    """Return the activations: the first input that is not None. Embeddings may get them by keyword."""
+    return next((value for value in (inputs_embeds, *values) if value is not None), None)
