@@ -280,6 +280,14 @@ def test_slices_are_those_of_samples_and_of_units():
 
 
 def test_a_list_of_images_is_one_sample_each():
-    images = [torch.zeros(3, 4, size) for size in (4, 5, 6)]
+    images = [torch.zeros(1, 4, size) for size in (4, 5, 6)]
     assert samples.count(((images,), {})) == 3
-    assert [image.shape[-1] for image in samples.cut(((images,), {}), 2)[0][0]] == [4, 5]
+    assert [image.shape[-1] for image in samples.cut(((images,), {}), 3, 2)[0][0]] == [4, 5]
+
+
+def test_a_list_of_views_has_the_samples_of_the_batch():
+    views = [torch.zeros(8, 5), torch.zeros(8, 5)]
+    assert samples.count(((views,), {}), (8, 4)) == 8
+    assert [len(view) for view in samples.cut(((views,), {}), 8, 3)[0][0]] == [3, 3]
+    with pytest.raises(ValueError, match="unknown whether each of 2 tensors with 2 rows is a sample"):
+        samples.cut([torch.zeros(2, 5), torch.zeros(2, 5)], 2, 1)

@@ -16,7 +16,7 @@ from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
 from paceline.train import batch_norm
 from paceline.train.activations import blocks_of
-from paceline.train.parallel import cp, cp_batches, cp_check, dp, dtensor_patches, layers, pp, shard, tp
+from paceline.train.parallel import cp, cp_batches, cp_check, dp, dtensor_patches, layers, pp, shard, tp, whole_tensors
 from paceline.train.parallel.balance import measured
 from paceline.train.parallel.tied_parameters import Copies
 from paceline.train.ranks import agreement
@@ -32,7 +32,8 @@ class Arranged:
     held: Any  # the module with this rank's parameters, under the names of the original model
     set_sync: Callable[[bool], None]  # sets whether the next micro-step reduces gradients
     stages: pp.Stages | None
-    check_used: Callable[[], None]  # called after backward: checks that all reduced parameters had gradients
+    check_used: Callable[[], None]  # called before the optimizer step: gradients that no rank computed become None
+    check_reduced: Callable[[], None] = lambda: None  # called after backward: checks that all gradients were averaged
     averages_later: bool = False  # whether only a backward through `module` averages gradients, as with DDP
     whole: Any = None  # a copy of the model from before it was split; None without a comparison
 
@@ -72,6 +73,9 @@ def arrange(
     if layout.pp == 1:
         module, set_sync, check_used = _spread(model, blocks, plan, world, recipe)
         _put_attributes(model, notes)
+        if {"shard", "tp"} & set(layout.in_use):
+            whole_tensors.split_when_loaded(model, ())
+            whole_tensors.refuse_to_save_parts(model, layout)
         if layout.cp > 1:
             cp_check.check_first(module, model, world)
             if recipe.checks.first_step:
@@ -83,6 +87,7 @@ def arrange(
             set_sync=set_sync,
             stages=None,
             check_used=check_used,
+            check_reduced=dp.check_of_used(model, recipe.ddp) if module is not model else lambda: None,
             averages_later=module is not model,
             whole=whole,
         )
@@ -112,6 +117,8 @@ def _arrange_stages(
     held = pp.joined([stage for _, stage in own])
     dtensor_patches.refuse_norms_of_stages(held)
     held.forward = partial(_refuse_call, world.layout)
+    whole_tensors.split_when_loaded(held, model.state_dict())
+    whole_tensors.refuse_to_save_parts(held, world.layout)
     copies = Copies(tied, held, world)
     stages = pp.Stages(own, world.group("pp"), world.device, (recipe.pipeline, recipe.micro_batches), copies)
     return Arranged(module=held, held=held, set_sync=lambda on: None, stages=stages, check_used=partial(_each, checks))
@@ -238,8 +245,8 @@ def _spread(
     """Apply all axes except pp to a model or to one pipeline stage.
 
     Returns:
-        The module to call, the function that sets whether a micro-step reduces gradients, and the check to call
-        after backward.
+        The module to call, the function that sets whether a micro-step reduces gradients, and the function to call
+        before the optimizer step.
     """
     layout = world.layout
     if plan:
@@ -262,7 +269,7 @@ def _spread(
         return model, partial(shard.set_sync, model), after
     if world.data_group is not None and not recipe.apart:
         replica = dp.wrap(model, world.data_group, world.device, recipe.ddp)
-        return replica, partial(dp.set_sync, replica), dp.check_of_used(model, recipe.ddp)
+        return replica, partial(dp.set_sync, replica), lambda: None
     return model, lambda on: None, lambda: None
 
 

@@ -259,9 +259,11 @@ class EngineBase:
         return found
 
     @contextmanager
-    def _processing_batch(self) -> Iterator[None]:
+    def _processing_batch(self, batch: Any) -> Iterator[None]:
         """Count a batch that the program has read, and check inside the context which models it calls."""
         self._batches += 1
+        if self._first_step is not None and self._first_step.due:
+            self._first_step.batch = batch
         with self._statistics_check.active("batch"):
             yield
 

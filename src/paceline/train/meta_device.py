@@ -17,6 +17,7 @@ from paceline.core.errors import UsageError
 from paceline.train.activations import blocks_of
 from paceline.train.checkpoints import folder
 from paceline.train.checkpoints.tensor_files import open_tensors
+from paceline.train.parallel.whole_tensors import part_of
 from paceline.train.ranks import random_states
 from paceline.train.ranks.world import World
 from paceline.train.recipe import Recipe
@@ -258,16 +259,12 @@ def _check_set(name: str, value: Any, versions: Mapping[int, int]) -> None:
 
 def _copy_share(name: str, target: Any, value: Any) -> None:
     """Copy this rank's share of a whole tensor."""
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
     if tuple(value.shape) != tuple(target.shape):
         raise UsageError(f"weights: {name} has the shape {tuple(value.shape)}, and the model's {tuple(target.shape)}")
     if not hasattr(target, "placements"):
         target.copy_(value)
         return
-    sizes, begins = compute_local_shape_and_global_offset(target.shape, target.device_mesh, target.placements)
-    share = tuple(slice(begin, begin + size) for begin, size in zip(begins, sizes, strict=True))
-    target.to_local().copy_(value[share])
+    target.to_local().copy_(part_of(target, value))
 
 
 def _read(weights: Weights, held: Any, targets: Mapping[str, Any]) -> set[str]:

@@ -81,6 +81,7 @@ class Passes:
 
     def _finish(self) -> None:
         """Divide the reduced gradients by the sum of the weights, so that they are those of one process."""
+        self.arranged.check_reduced()
         self._factor = self.weights.factor()
         self._multiply(self._factor)
 

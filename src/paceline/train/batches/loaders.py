@@ -67,7 +67,7 @@ def split(  # noqa: PLR0913
     world: World,
     positions: LoaderPositions,
     micro_batches: int,
-    of_batch: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    of_batch: Callable[[Any], AbstractContextManager[Any]] = nullcontext,
     *,
     dealt: bool = False,
     checked: bool = False,
@@ -253,7 +253,7 @@ class OnDevice:
     """A loader that moves its batches to the device; with cp it yields this rank's part of their sequences."""
 
     def __init__(
-        self, loader: Any, world: World, given: Any, of_batch: Callable[[], AbstractContextManager[Any]]
+        self, loader: Any, world: World, given: Any, of_batch: Callable[[Any], AbstractContextManager[Any]]
     ) -> None:
         """Wrap a loader.
 
@@ -280,7 +280,7 @@ class OnDevice:
             own = moved(own, world.device)
             if world.layout.cp > 1:
                 cp_batches.note_batch(own)
-            with self._of_batch():
+            with self._of_batch(own):
                 yield own
 
     def _check_same(self, batch: Any) -> None:

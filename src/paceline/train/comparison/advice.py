@@ -37,6 +37,18 @@ def difference_message(layout: Layout, name: str, what: str, share: float) -> st
     )
 
 
+def failure_message(layout: Layout, name: str, error: BaseException) -> str:
+    """Return the message for a model that fails only if its matrices are split.
+
+    Args:
+        layout: A layout with tp.
+        name: The class name of the model.
+        error: The error of the split model.
+    """
+    what = (str(error).splitlines() or [""])[0][:200]
+    return f"{layout}: {name} fails when it is split ({type(error).__name__}: {what}). {_BY_AXIS['tp']}"
+
+
 def loss_message(layout: Layout, call: int, whole: float, mean: float) -> str:
     """Return the message for a loss that is not a mean over samples.
 

@@ -19,6 +19,7 @@ from typing import Any
 from paceline.core.errors import UsageError
 from paceline.train import batch_norm
 from paceline.train.arrange import Arranged, is_on_meta
+from paceline.train.batch_samples import count_samples
 from paceline.train.comparison import advice, differences, draws, rounding, samples, synced
 from paceline.train.comparison.loss_check import CheckedLoss
 from paceline.train.comparison.paired_passes import (
@@ -84,6 +85,7 @@ class FirstStep:
             recipe: The settings of the run.
         """
         self._arranged, self._world, self._recipe = arranged, world, recipe
+        self.batch: Any = None  # the batch that this rank has read last
         self._whole = arranged.whole
         self._name = type(arranged.whole).__name__
         self._sharded = "shard" in mesh_axes(world.layout)
@@ -140,7 +142,8 @@ class FirstStep:
         Raises:
             UsageError: The models differ.
         """
-        self._compare((args, kwargs), lambda attempt: ForwardPasses(attempt, (args, kwargs)))
+        known = _known_counts(self.batch, self._recipe.micro_batches)
+        self._compare((args, kwargs), lambda attempt: ForwardPasses(attempt, (args, kwargs), known))
 
     def _compare(self, given: Any, make: Callable[[Attempt], PairedPasses]) -> None:
         self._busy = True
@@ -169,7 +172,7 @@ class FirstStep:
             with self._recipe.compute.uncompiled(), cp_check.postponed():
                 self._attempts(first, make)
         finally:
-            self._whole, self._busy = None, False
+            self._whole, self.batch, self._busy = None, None, False
             self._arranged.set_sync(True)
 
     def _attempts(self, first: Attempt, make: Callable[[Attempt], PairedPasses]) -> None:
@@ -209,7 +212,7 @@ class FirstStep:
         passes = make(attempt)
         held = self._arranged.held
         recording = draws.recording(recorded, self._arranged.stages)
-        with self._start(held, deep=deep) as (own_state, own), recording:
+        with self._start(held, deep=deep) as (own_state, own), recording, _explained(attempt, self._name):
             passes.on_ranks()
         if self._sharded:
             self._arranged.check_used()  # discard its record of this pass, which is not the first step
@@ -369,6 +372,34 @@ class FirstStep:
     def _tell(self, why: str) -> None:
         if self._world.rank == 0:
             sys.stderr.write(f"paceline: {advice.no_comparison_message(self._world.layout, self._name, why)}\n")
+
+
+def _known_counts(batch: Any, micro_batches: int) -> tuple[int, ...]:
+    """Return the number of samples of a batch and of its micro-batches; empty if unknown."""
+    try:
+        count = count_samples(batch)
+    except UsageError:
+        return ()
+    return count, count // micro_batches
+
+
+@contextmanager
+def _explained(attempt: Attempt, name: str) -> Iterator[None]:
+    """Replace an error of a model whose matrices are split; training would end with the same error.
+
+    Raises:
+        UsageError: The model failed with all samples of this rank.
+    """
+    import torch
+
+    try:
+        yield
+    except (UsageError, torch.OutOfMemoryError, *_EXPECTED, draws.DrawnApart, draws.Exchanged):
+        raise
+    except Exception as error:
+        if attempt.short or attempt.world.layout.tp == 1:
+            raise
+        raise UsageError(advice.failure_message(attempt.world.layout, name, error)) from error
 
 
 def _copy_changes(whole: Any, held: Any, settings: Mapping[str, Mapping[str, Any]]) -> None:

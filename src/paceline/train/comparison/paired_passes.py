@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -68,7 +68,7 @@ class BatchPasses:
         world, held = attempt.world, attempt.arranged.held
         parts = split_batch(given, attempt.planned)
         try:
-            counts = [count_samples(part) for part in parts]
+            counts = [count_samples(given) // len(parts)] * len(parts)  # the parts alone may not show the number
         except UsageError as error:
             raise samples.NotJoinable(str(error)) from error
         most = counts[0] if has_lists(given) else attempt.samples_of(counts[0])
@@ -77,7 +77,8 @@ class BatchPasses:
         if attempt.arranged.stages is None:
             pairs = pairs[:2] if attempt.short else pairs
         self._planned, self._pairs = len(pairs), pairs
-        self._whole_pairs = [samples.whole(pair, world, joined=attempt.joined) for pair in pairs]
+        sized = zip(pairs, self._counts, strict=False)
+        self._whole_pairs = [samples.whole(pair, count, world, joined=attempt.joined) for pair, count in sized]
         self._attempt, self._loss, self._weight = attempt, loss, weight
         self._arranged = replace(attempt.arranged, module=held)
         if attempt.arranged.stages is not None:
@@ -154,15 +155,24 @@ def _collect_gradients(arranged: Arranged, whole: Any) -> Iterator[None]:
 class ForwardPasses:
     """Runs both models on one call of the user's training loop; the loss is a randomly weighted sum of the outputs."""
 
-    def __init__(self, attempt: Attempt, given: tuple[Any, Any]) -> None:
+    def __init__(self, attempt: Attempt, given: tuple[Any, Any], known: Sequence[int]) -> None:
         """Select the samples to compare from the inputs; a collective of all ranks.
+
+        Args:
+            attempt: The attempt.
+            given: The positional and keyword arguments of the call.
+            known: Likely numbers of samples of the call.
 
         Raises:
             NotJoinable: The samples of the ranks cannot be joined to one batch.
         """
-        most = attempt.samples_of(samples.count(given))
-        self._given = samples.cut(given, most)
-        self._whole_given = samples.whole(self._given, attempt.world, joined=attempt.joined)
+        count = samples.count(given, known)
+        most = min(count, attempt.samples_of(count))
+        try:
+            self._given = samples.cut(given, count, most)
+        except (UsageError, ValueError) as error:
+            raise samples.NotJoinable(str(error)) from error
+        self._whole_given = samples.whole(self._given, most, attempt.world, joined=attempt.joined)
         self._attempt = attempt
         self._outputs: list[Any] = []
         self._scalars: list[tuple[Any, Any]] = []

@@ -1,16 +1,17 @@
 """The samples of the comparison: a few of each rank for the split model, and all of them together for the whole model.
 
-Tensors have samples in dimension 0, and with `cp` positions in dimension 1. A list of tensors has one tensor
-for each sample. Outputs and gradients of a rank are slices of those of the whole model; `slices` yields the
-possible slices.
+Tensors have samples in dimension 0, and with `cp` positions in dimension 1. A list of tensors has one tensor for each
+sample, such as images, or is one of several inputs with all samples, such as views of images. Outputs and gradients of
+a rank are slices of those of the whole model; `slices` yields the possible slices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import permutations
 from typing import Any
 
+from paceline.core.errors import UsageError
 from paceline.train.batch_samples import is_list_of_samples, like
 from paceline.train.parallel import cp
 from paceline.train.ranks.world import World
@@ -20,28 +21,41 @@ class NotJoinable(Exception):
     """The inputs of several ranks cannot be joined to one batch."""
 
 
-def count(values: Any) -> int:
-    """Return the number of samples in inputs: the size of dimension 0 of the first tensor that is not a scalar."""
+def count(values: Any, known: Sequence[int] = ()) -> int:
+    """Return the number of samples in inputs: the size of dimension 0 of the first tensor that is not a scalar.
+
+    Args:
+        values: The inputs.
+        known: Likely numbers of samples, from the batch that was read. They tell a list with one tensor for each sample
+            from a list of inputs with all samples.
+    """
     if isinstance(values, list) and values and all(hasattr(value, "ndim") for value in values):
-        return len(values)
+        rows = {int(value.shape[0]) if value.ndim else 0 for value in values}
+        return rows.pop() if len(values) not in known and len(rows) == 1 and rows <= set(known) else len(values)
     if isinstance(values, Mapping):
         values = tuple(values.values())
     if isinstance(values, tuple | list):
-        return next((found for value in values if (found := count(value))), 0)
+        return next((found for value in values if (found := count(value, known))), 0)
     return int(values.shape[0]) if getattr(values, "ndim", 0) else 0
 
 
-def cut(values: Any, most: int) -> Any:
-    """Return the first `most` samples of inputs."""
-    samples = count(values)
-    return _each(values, lambda value: value[:most] if _len(value) == samples else value)
+def cut(values: Any, samples: int, most: int) -> Any:
+    """Return the first `most` samples of inputs with `samples` samples."""
+    if isinstance(values, Mapping):
+        return {key: cut(value, samples, most) for key, value in values.items()}
+    if isinstance(values, list) and _has_samples(values, samples):
+        return values[:most]
+    if isinstance(values, tuple | list):
+        return like(values, [cut(value, samples, most) for value in values])
+    return values[:most] if getattr(values, "ndim", 0) and values.shape[0] == samples else values
 
 
-def whole(values: Any, world: World, *, joined: bool) -> Any:
+def whole(values: Any, samples: int, world: World, *, joined: bool) -> Any:
     """Return the inputs of the whole model, joined from those of the ranks; a collective of all ranks.
 
     Args:
         values: Inputs of this rank: tensors in tuples, lists and dicts.
+        samples: Their number of samples.
         world: The ranks.
         joined: Whether the samples of all ranks form one batch; otherwise the whole model gets the samples of this
             rank.
@@ -52,10 +66,10 @@ def whole(values: Any, world: World, *, joined: bool) -> Any:
     import torch
 
     every: list[Any] = [None] * world.layout.ranks
-    torch.distributed.all_gather_object(every, (_place(world), _moved(values, "cpu")))
+    torch.distributed.all_gather_object(every, (_place(world), _moved(values, "cpu"), samples))
     try:
-        found = [_of_group(every, place, joined) for place, _ in every]
-    except (RuntimeError, TypeError, ValueError) as error:
+        found = [_of_group(every, place, joined) for place, _, _ in every]
+    except (RuntimeError, TypeError, ValueError, UsageError) as error:
         raise NotJoinable(str(error)) from error
     return _moved(found[torch.distributed.get_rank()], world.device)
 
@@ -67,18 +81,16 @@ def _place(world: World) -> tuple[Any, ...]:
 
 def _of_group(every: list[Any], own: Any, joined: bool) -> Any:
     of_part: dict[int, list[Any]] = {}
-    for (copy, part, _), values in every:  # rank order equals the order of positions
+    for (copy, part, _), values, _ in every:  # rank order equals the order of positions
         if copy == own[0] and (joined or part == own[1]):
             of_part.setdefault(part, []).append(values)
-    return _joined([_joined(of_part[part], 1) for part in sorted(of_part)], 0)
+    sequences = [_joined(of_part[part], 1, cp.length_of(of_part[part][0])) for part in sorted(of_part)]
+    return _joined(sequences, 0, every[0][2])
 
 
-def _joined(values: list[Any], dimension: int) -> Any:
-    """Return several inputs concatenated along a dimension."""
-    if len(values) == 1:
-        return values[0]
-    size = cp.length_of(values[0]) if dimension else count(values[0])
-    return _join(values, dimension, size)
+def _joined(values: list[Any], dimension: int, size: int | None) -> Any:
+    """Return several inputs concatenated along a dimension of this size."""
+    return values[0] if len(values) == 1 else _join(values, dimension, size)
 
 
 def _join(values: list[Any], dimension: int, size: int | None) -> Any:
@@ -103,9 +115,16 @@ def _join(values: list[Any], dimension: int, size: int | None) -> Any:
 
 
 def _has_samples(values: Any, size: int) -> bool:
-    """Return whether a list has one entry for each sample."""
-    images = isinstance(values, list) and len(values) == size and all(hasattr(value, "ndim") for value in values)
-    return images or is_list_of_samples(values, size)
+    """Return whether a list has one entry for each sample.
+
+    Raises:
+        ValueError: This is unknown, because each of `size` tensors has `size` rows.
+    """
+    if isinstance(values, list) and len(values) == size and all(getattr(value, "ndim", 0) for value in values):
+        if all(value.shape[0] == size for value in values):
+            raise ValueError(f"it is unknown whether each of {size} tensors with {size} rows is a sample")
+        return True
+    return is_list_of_samples(values, size)
 
 
 def slices(shape: Any, value: Any, world: World, *, joined: bool) -> Iterator[Any]:
@@ -167,12 +186,6 @@ def floats(values: Any) -> list[Any]:
 
     _each(values, note)
     return [value for value in found if hasattr(value, "is_floating_point") and value.is_floating_point()]
-
-
-def _len(value: Any) -> int | None:
-    if isinstance(value, list):
-        return len(value)
-    return int(value.shape[0]) if getattr(value, "ndim", 0) else None
 
 
 def _moved(values: Any, device: Any) -> Any:

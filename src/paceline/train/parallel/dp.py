@@ -24,6 +24,11 @@ from paceline.core.layout import Layout
 _HOOKS = ("fp16", "bf16", "powersgd")
 _POWERSGD_FROM = 10  # steps; by then DDP has also settled its buckets
 _NO_LENGTH = 1e-8  # added to the norm of a column, to avoid a division by 0
+# Methods of a model that a replica has too, so that a program meets the names and children of one process.
+_OF_THE_MODEL = (
+    *("parameters", "named_parameters", "buffers", "named_buffers", "get_parameter", "get_buffer"),
+    *("modules", "named_modules", "children", "named_children", "get_submodule", "state_dict", "load_state_dict"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +95,8 @@ def wrap(model: Any, group: Any, device: Any, exchange: GradientExchange) -> Any
         UsageError: The communication backend does not support the compression hook.
     """
     _check_backend(model, group, device, exchange)
-    replica = _replica_type()(
+    containers = tuple(name for name in ("__getitem__", "__len__", "__iter__") if hasattr(type(model), name))
+    replica = _replica_type(containers)(
         model,
         device_ids=[device.index] if device.type == "cuda" else None,
         process_group=group,
@@ -106,12 +112,16 @@ def wrap(model: Any, group: Any, device: Any, exchange: GradientExchange) -> Any
 
 
 @cache
-def _replica_type() -> Any:
-    """Return the class `Replica`, which is created late because it needs torch."""
+def _replica_type(containers: tuple[str, ...]) -> Any:
+    """Return the class `Replica`, which is created late because it needs torch.
+
+    Args:
+        containers: The methods of a container that the model has, such as ``__getitem__`` of an `nn.Sequential`.
+    """
     from torch.nn.parallel import DistributedDataParallel
 
     class Replica(DistributedDataParallel):
-        """DDP that gets and sets the attributes of the model that it wraps, except for its own attributes."""
+        """DDP that has the attributes, the names of parameters and modules, and the children of its model."""
 
         def __getattr__(self, name: str) -> Any:
             if name in vars(self)["_modules"] or "module" not in vars(self)["_modules"]:
@@ -125,13 +135,31 @@ def _replica_type() -> Any:
             else:
                 setattr(self.module, name, value)
 
-        def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-            return self.module.state_dict(*args, **kwargs)
+        def train(self, mode: bool = True) -> Any:
+            self.training = mode
+            self.module.train(mode)
+            return self
 
-        def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-            return self.module.load_state_dict(*args, **kwargs)
+        def apply(self, change: Callable[[Any], None]) -> Any:
+            self.module.apply(change)
+            return self
 
+        def _apply(self, *args: Any, **kwargs: Any) -> Any:
+            self.module._apply(*args, **kwargs)
+            return self
+
+    for name in (*_OF_THE_MODEL, *containers):
+        setattr(Replica, name, _of_the_model(name))
     return Replica
+
+
+def _of_the_model(name: str) -> Callable[..., Any]:
+    """Return a method that calls the method of the model inside a replica."""
+
+    def call(replica: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(replica.module, name)(*args, **kwargs)
+
+    return call
 
 
 def _send_in_training(replica: Any, *_: Any) -> None:

@@ -287,6 +287,11 @@ class Stages:
         self._loss = loss
         losses: list[Any] = []
         first, others = _apart(inputs)
+        if not hasattr(first, "shape"):
+            raise UsageError(
+                f"pp: the input is a {type(first).__name__}, but it must be one tensor with samples in dimension 0; "
+                "combine its parts into one tensor, or use shard or tp instead of pp"
+            )
         given = (first,) if self.has_first else ()
         wanted = {"target": target, "losses": losses} if self.has_last else {}
         schedule = self._schedule_for(getattr(first, "shape", None))

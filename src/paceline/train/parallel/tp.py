@@ -103,6 +103,7 @@ def plan_of(model: Any) -> dict[str, str]:
             "between them no layer that needs all features, such as a norm. Give it a plan, "
             'tp_plan = {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}, or use shard instead of tp'
         )
+    _check_kinds(model, plan)
     _check_apart(model, plan)
     return plan
 
@@ -181,6 +182,20 @@ def _features(layer: Any) -> int | None:
     if isinstance(layer, nn.LayerNorm | nn.RMSNorm) and len(layer.normalized_shape) == 1:
         return layer.normalized_shape[0]
     return None
+
+
+def _check_kinds(model: Any, plan: Mapping[str, str]) -> None:
+    """Check that the matrices of a plan are linear layers or embeddings, and not wrappers such as adapters."""
+    from torch import nn
+
+    for name, how in plan.items():
+        module = model.get_submodule(name)
+        if how != _HEADS and not isinstance(module, nn.Linear | nn.Embedding):
+            raise UsageError(
+                f"{type(model).__name__}: its tensor-parallel plan splits {name}, which is a {type(module).__name__}, "
+                "and tp splits linear layers and embeddings only. Give the model a tp_plan without this module, or "
+                "use shard instead of tp"
+            )
 
 
 def _check_apart(model: Any, plan: Mapping[str, str]) -> None:

@@ -89,6 +89,11 @@ class Call:
         first = next(iter((*args, *kwargs.values())), None)
         if not isinstance(first, list | tuple) or len(first) < 2:
             return ""
+        if type(first).__name__ == "PackedSequence":
+            return (
+                " Its first input is a PackedSequence, which is not split by samples: pack sequences inside forward() "
+                "of the model that the program calls."
+            )
         return f" Its first input is a list of {len(first)} entries: the rows of each entry were split, not the list."
 
     def shares(self) -> dict[str, list[float]]:
