@@ -56,8 +56,7 @@ class EngineBase:
         self._background_saves = BackgroundSaves()
         self._loader_positions = LoaderPositions()
         self._planned = settings.micro_batches
-        if self.is_first:
-            _tell_micro_batches(settings)
+        _tell_micro_batches(settings, self.is_first)
         self._dealt = settings.asynchronous.max_staleness is not None
         group = None if self._dealt else self._world.data_group
         self._weights = gradients.Weights(self._planned, self._world.device, group, not settings.apart)
@@ -340,10 +339,10 @@ def _averages(average: AveragedWeights | None) -> dict[str, Any]:
     return {} if average is None else {"ema": average.values}
 
 
-def _tell_micro_batches(recipe: Recipe) -> None:
-    """Print the number of micro-batches that a pipeline takes by default."""
+def _tell_micro_batches(recipe: Recipe, is_first: bool) -> None:
+    """Print the number of micro-batches that a pipeline takes by default, on the first rank."""
     layout = recipe.layout
-    if layout.pp > 1 and recipe.memory.micro_batches is None:
+    if is_first and layout.pp > 1 and recipe.memory.micro_batches is None:
         sys.stderr.write(
             f"paceline: layout {layout}: each batch is split into {recipe.micro_batches} micro-batches, 2 per "
             "rank of the pipeline; --accumulate (memory.micro_batches) sets another number\n"
