@@ -234,7 +234,7 @@ def _costs(model: Any, world: World, recipe: Recipe, sample: Any) -> list[float]
             "or set 'counted'"
         )
     part = sample[: max(1, len(sample) // recipe.micro_batches)].to(world.device)
-    found = [measured(list(model.children()), part) if world.rank == 0 else None]
+    found = [measured(list(model._modules.values()), part) if world.rank == 0 else None]
     torch.distributed.broadcast_object_list(found, 0)
     return found[0]
 

@@ -31,12 +31,14 @@ class Block(nn.Module):
         return x + self.linear(self.norm(x).cumsum(1)).relu()
 
 
-def language_model(again=False):
+def language_model(again=False, repeated=False):
     torch.manual_seed(3)
     model = nn.Sequential(nn.Embedding(12, 8), *(Block() for _ in range(4)), nn.Linear(8, 12, bias=False))
     model[5].weight = model[0].weight
     if again:
         model[2].linear.weight = model[4].linear.weight = model[1].linear.weight
+    if repeated:
+        model = nn.Sequential(model[0], model[1], model[2], model[1], model[2], model[5])
     return model.double()
 
 
@@ -85,7 +87,7 @@ TRAIN = (
     + """
 begin()
 folder, layout, schedule = Path(sys.argv[1]).parent, *sys.argv[2:4]
-model = language_model(again=schedule == "1f1b" and layout == "pp=4")
+model = language_model(again=schedule == "1f1b" and layout == "pp=4", repeated=schedule == "gpipe")
 engine = engine_of(layout, schedule=schedule, model=model)
 first = steps(engine, TOKENS[:3])
 engine.save(folder / "checkpoint")
@@ -100,12 +102,12 @@ ALONE = (
     + """
 import json
 
-folder, again = Path(sys.argv[1]), sys.argv[2] == "again"
+folder, kind = Path(sys.argv[1]), sys.argv[2]
 folder.mkdir(exist_ok=True)
-engine = engine_of("", model=language_model(again=again))
+engine = engine_of("", model=language_model(again=kind == "again", repeated=kind == "repeated"))
 found = {"steps": steps(engine, TOKENS), "weights": weights(engine, folder)}
 if sys.argv[3:]:
-    engine = engine_of("", model=language_model(again=again))
+    engine = engine_of("", model=language_model(again=kind == "again", repeated=kind == "repeated"))
     engine.load(sys.argv[3])
     found["continued"] = steps(engine, TOKENS[3:])
 print(json.dumps(found))
@@ -119,6 +121,11 @@ def hooked():
     model = language_model()
     model[0].weight.register_hook(lambda gradient: gradient.clamp(-0.01, 0.01))
     steps(engine_of("pp=2", model=model), TOKENS[:1])
+
+
+def repeated_statistics():
+    norm = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    engine_of("pp=2", model=nn.Sequential(norm, nn.Linear(4, 4), norm, nn.Linear(4, 4)))
 
 
 def on_one_rank():
@@ -139,7 +146,7 @@ def changed_on_one_rank():
 
 begin()
 found = {}
-for case in (hooked, on_one_rank, changed_on_one_rank):
+for case in (hooked, repeated_statistics, on_one_rank, changed_on_one_rank):
     try:
         case()
         found[case.__name__] = ""
@@ -166,12 +173,14 @@ def alone(folder, kind, *checkpoint):
         ("dp=2,pp=2", "1f1b", 4),
         ("shard=2,pp=2", "interleaved", 4),
         ("pp=4", "1f1b", 4),
+        ("pp=2", "gpipe", 2),
     ],
 )
 def test_losses_norms_weights_and_checkpoints_are_those_of_one_process(tmp_path, layout, schedule, ranks):
-    """With pp=4, three stages share a matrix too. The norm of gradients is computed in fp32."""
+    """With pp=4, three stages share a matrix, and with gpipe, layers occur twice. Norms are computed in fp32."""
     found = results_of(TRAIN, ranks, tmp_path, layout, schedule)
-    one = alone(tmp_path, "again" if layout == "pp=4" else "-", tmp_path / "checkpoint")
+    kind = "again" if layout == "pp=4" else "repeated" if schedule == "gpipe" else "-"
+    one = alone(tmp_path, kind, tmp_path / "checkpoint")
     assert found["steps"] == pytest.approx(one["steps"], rel=1e-6)
     assert found["weights"] == pytest.approx(one["weights"], rel=1e-6)
     assert one["continued"] == pytest.approx(one["steps"][6:], rel=1e-6)
@@ -186,6 +195,7 @@ def refused(tmp_path_factory):
     ("case", "says"),
     [
         ("hooked", "0.weight is shared by stages 0 and 1 and has a gradient hook"),
+        ("repeated_statistics", "layer 2 is in several stages and has buffers"),
         ("on_one_rank", "linear.weight is shared by stages 0 and 2, and one rank has two of them"),
         ("changed_on_one_rank", "0.weight differ between the ranks"),
     ],

@@ -97,7 +97,7 @@ def stages_of(
             "shard or tp instead of pp"
         )
     if not costs:
-        of_layers = [counted(layer) for layer in model.children()]
+        of_layers = [counted(layer) for layer in model._modules.values()]
         costs = language_models.costs_of(model) if is_language_model else of_layers
     count = ranks * pipeline.stages_each
     if len(costs) < count:
@@ -108,7 +108,7 @@ def stages_of(
     stages = _parts(model, cut(costs, count), is_language_model=is_language_model)
     tied = tied_parameters.find(model, stages, ranks)
     for number in range(rank, count, ranks):
-        for each in tied:
+        for each in reversed(tied):  # what is registered last comes first
             if number in each.stages:
                 tied_parameters.register(stages[number], each, language_models.stand_in)
         stages[number].register_forward_pre_hook(_make_input_gradients_contiguous)
@@ -127,8 +127,29 @@ def _parts(model: Any, cuts: Sequence[range], *, is_language_model: bool) -> lis
             language_models.stage_of(model, part, first=number == 0, last=number == last)
             for number, part in enumerate(cuts)
         ]
-    layers = list(model.named_children())
+    layers = list(model._modules.items())  # a layer can occur several times
+    _check_buffers([{id(layers[i][1]): layers[i] for i in part} for part in cuts])
     return [nn.Sequential(OrderedDict(layers[i] for i in part)) for part in cuts]
+
+
+def _check_buffers(stages: Sequence[Mapping[int, tuple[str, Any]]]) -> None:
+    """Check that no layer that is in several stages has buffers, because each stage would update its own.
+
+    Args:
+        stages: For each stage, the names and modules of its layers, by the id of the module.
+
+    Raises:
+        UsageError: A layer has buffers.
+    """
+    seen: set[int] = set()
+    for layers in stages:
+        for number, (name, layer) in layers.items():
+            if number in seen and any(True for _ in layer.buffers()):
+                raise UsageError(
+                    f"pp: layer {name} is in several stages and has buffers, of which each stage would have its own; "
+                    "give each stage its own layer, or use shard or tp instead of pp"
+                )
+        seen.update(layers)
 
 
 def _check_output(stage: Any, given: Any, output: Any) -> None:
@@ -140,7 +161,7 @@ def _check_output(stage: Any, given: Any, output: Any) -> None:
     import torch
 
     if not isinstance(output, torch.Tensor):
-        last = list(dict(stage.named_children()))[-1]
+        last = list(stage._modules)[-1]
         raise UsageError(
             f"pp: layer {last} returns a {type(output).__name__}, but the last layer of a stage must return a single "
             "tensor; combine its outputs into one tensor, or use shard or tp instead of pp"
@@ -172,7 +193,7 @@ def joined(stages: Sequence[Any]) -> Any:
 
     if not isinstance(stages[0], nn.Sequential):
         return language_models.joined(stages)
-    return nn.Sequential(OrderedDict(layer for stage in stages for layer in stage.named_children()))
+    return nn.Sequential(OrderedDict(layer for stage in stages for layer in stage._modules.items()))
 
 
 def is_preparing() -> bool:
