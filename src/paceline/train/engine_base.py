@@ -6,6 +6,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,6 +22,7 @@ from paceline.train.checkpoints.loader_positions import LoaderPositions
 from paceline.train.comparison.first_step import FirstStep
 from paceline.train.comparison.loss_check import CheckedLoss, OwnBatchCheck, SplitLossCheck
 from paceline.train.comparison.parameter_checks import OutsideParameters, ReplicaCheck
+from paceline.train.comparison.sample_mixing import SampleMixing
 from paceline.train.comparison.statistics_check import StatisticsCheck
 from paceline.train.evaluation import evaluated
 from paceline.train.parallel import dtensor_patches
@@ -75,7 +77,9 @@ class EngineBase:
         self._schedule: Any = None
         self._loss: Loss | None = None
         has_parts = self._world.data_group is not None and not settings.apart
-        self._statistics_check = StatisticsCheck(settings.layout, is_on=has_parts and settings.checks.first_step)
+        is_on = has_parts and settings.checks.first_step
+        self._statistics_check = StatisticsCheck(settings.layout, is_on=is_on)
+        self._sample_mixing = SampleMixing(settings.layout, is_on=is_on and self.is_first)
         self._checked_loss: CheckedLoss | None = None  # used in training on ranks with different samples
         self._weight: Callable[[Any], Any] | None = None
 
@@ -263,7 +267,7 @@ class EngineBase:
         self._batches += 1
         if self._first_step is not None and self._first_step.due:
             self._first_step.batch = batch
-        with self._statistics_check.active("batch"):
+        with self._statistics_check.active("batch"), self._sample_mixing.watched(batch):
             yield
 
     @contextmanager
@@ -275,26 +279,10 @@ class EngineBase:
         finally:
             self._is_stepping = False
 
-    def _check_stepping(self, *_: Any) -> None:
-        """Raise a UsageError if the program calls the method `step` of the optimizer.
-
-        torch calls the method to create the state of an optimizer into which it loads a checkpoint.
-        """
-        if self._is_stepping:
-            return
-        frame: Any = sys._getframe(1)
-        while frame is not None and frame.f_globals.get("__name__") != "torch.distributed.checkpoint.state_dict":
-            frame = frame.f_back
-        if frame is None:
-            raise UsageError(
-                "the program calls optimizer.step(), which does not clip, count, scale or average as the recipe says; "
-                "call engine.step() instead, and leave optimizer.zero_grad() out"
-            )
-
     def _passes_of(self, arranged: Arranged) -> Passes:
         """Return the forward and backward passes of a model. They search losses for parameters outside of the model."""
         if hasattr(self._optimizer, "_optimizer_step_pre_hooks"):  # a class of the program may not call its base class
-            self._optimizer.register_step_pre_hook(self._check_stepping)
+            self._optimizer.register_step_pre_hook(partial(_check_stepping, self))
         if arranged.whole is not None:
             self._replica_check = ReplicaCheck(self._world, arranged, self._optimizer)
         stages = [part for _, part in arranged.stages.modules] if arranged.stages is not None else []
@@ -337,6 +325,23 @@ class EngineBase:
 def _averages(average: AveragedWeights | None) -> dict[str, Any]:
     """Return the average of the weights as a checkpoint stores it."""
     return {} if average is None else {"ema": average.values}
+
+
+def _check_stepping(engine: EngineBase, *_: Any) -> None:
+    """Raise a UsageError if the program calls the method `step` of the optimizer.
+
+    torch calls the method to create the state of an optimizer into which it loads a checkpoint.
+    """
+    if engine._is_stepping:
+        return
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__") != "torch.distributed.checkpoint.state_dict":
+        frame = frame.f_back
+    if frame is None:
+        raise UsageError(
+            "the program calls optimizer.step(), which does not clip, count, scale or average as the recipe says; "
+            "call engine.step() instead, and leave optimizer.zero_grad() out"
+        )
 
 
 def _tell_micro_batches(recipe: Recipe, is_first: bool) -> None:
