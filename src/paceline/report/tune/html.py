@@ -9,11 +9,10 @@ from paceline.report.page.closing import page_footer
 from paceline.report.page.markup import element
 from paceline.report.page.next_step import next_section
 from paceline.report.page.shell import asset, document
-from paceline.report.tune.batch import batch
 from paceline.report.tune.head import first_sentence, header, headline
 from paceline.report.tune.method import method
 from paceline.report.tune.recipe import recipe, source
-from paceline.report.tune.trials import not_tried, trials
+from paceline.report.tune.trials import batch, not_tried, trials
 from paceline.tune.search.result import TuneResult
 
 
