@@ -49,7 +49,19 @@ def run(layout, kind):
         return str(error)
 
 
-finish({kind: {layout: run(layout, kind) for layout in ("dp=2", "shard=2")} for kind in CASES})
+def recalibrated(layout):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2))
+    alone = nn.BatchNorm1d(4)
+    model, _ = Engine({"layout": layout}).setup(net, sgd, loss=mse_loss)
+    rows = [inputs for inputs, _ in BATCHES]
+    torch.optim.swa_utils.update_bn(rows, alone)
+    torch.optim.swa_utils.update_bn(rows, model)
+    return [[*norm.running_mean.tolist(), *norm.running_var.tolist()] for norm in (net[0], alone)]
+
+
+found = {kind: {layout: run(layout, kind) for layout in ("dp=2", "shard=2")} for kind in CASES}
+finish({**found, "recalibrated": {layout: recalibrated(layout) for layout in ("dp=2", "shard=2")}})
 """
 
 
@@ -62,6 +74,12 @@ def found(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["samples", "large", "seen"])
 def test_a_buffer_that_depends_on_the_samples_of_a_rank_is_refused(found, kind, layout):
     assert "on the first batch, buffer kept differs" in found[kind][layout]
+
+
+@pytest.mark.parametrize("layout", ["dp=2", "shard=2"])
+def test_statistics_of_the_same_rows_on_all_ranks_are_those_of_one_process(found, layout):
+    several, one = found["recalibrated"][layout]
+    assert several == pytest.approx(one, rel=1e-5)
 
 
 @pytest.mark.parametrize("layout", ["dp=2", "shard=2"])

@@ -1,7 +1,8 @@
 """BatchNorm over the batches of all ranks: forward and backward use the statistics of the global batch.
 
 torch's SyncBatchNorm does the same but runs on GPUs only. mean = sum(x) / N, var = sum((x - mean)^2) / N over
-the rows of all ranks (Ioffe and Szegedy 2015); the running variance divides by N - 1.
+the rows of all ranks (Ioffe and Szegedy 2015); the running variance divides by N - 1. If all ranks have the same rows,
+as when a program calls the model with whole batches, N is the number of rows of one rank.
 """
 
 from __future__ import annotations
@@ -106,17 +107,35 @@ def normalised(input: Any, total: Total, settings: tuple[Any, Any, float, float]
     values = input.float() if input.element_size() < 4 else input
     over, shape = [0, *range(2, input.dim())], _shape(input)
     counted = values.new_tensor([values.numel() / values.shape[1]])
-    sums = total(torch.cat([values.sum(over), counted]))
+    own = values.sum(over)
+    sums = total(torch.cat([own, counted]))
     count = sums[-1].detach()
     mean = sums[:-1] / count
     apart = values - mean.view(shape)
-    variance = total((apart * apart).sum(over)) / count
+    found = total(torch.cat([(apart * apart).sum(over), _differs(own, sums[:-1], count / counted)]))
+    variance = found[:-1] / count
     if running_mean is not None:  # also when a block is recomputed, as on one process
         with torch.no_grad():
             running_mean.mul_(1 - momentum).add_(mean.detach().to(running_mean.dtype), alpha=momentum)
-            unbiased = variance.detach() * count / (count - 1)
+            rows = torch.where(found[-1] == 0, counted, count)
+            unbiased = variance.detach() * rows / (rows - 1)
             running_var.mul_(1 - momentum).add_(unbiased.to(running_var.dtype), alpha=momentum)
     return apart * torch.rsqrt(variance + eps).view(shape)
+
+
+def _differs(own: Any, sums: Any, ranks: Any) -> Any:
+    """Return whether this rank has other rows than the other ranks: 0 or 1, `[1]`.
+
+    Args:
+        own: The sum of each channel over the rows of this rank.
+        sums: The sums over the rows of all ranks.
+        ranks: The number of ranks, if all have equally many rows.
+    """
+    import torch
+
+    with torch.no_grad():
+        rounding = 4 * torch.finfo(own.dtype).eps * sums.abs()
+        return ((own * ranks - sums).abs() > rounding).any().to(own.dtype).view(1)
 
 
 def scaled(normal: Any, weight: Any, bias: Any) -> Any:

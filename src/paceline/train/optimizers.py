@@ -15,6 +15,7 @@ from paceline.train.parallel import dtensor_patches, shard, split_views
 from paceline.train.ranks import random_states
 from paceline.train.ranks.world import World
 
+_STEPS_WATCHED = 2  # steps in which an optimizer may not draw random numbers with pp
 # Parts of torch's error messages for operations that DTensor does not support.
 _NO_RULE = ("placement", "shard", "mixed torch.Tensor and DTensor")
 _OPTIONAL = inspect.Parameter("closure", inspect.Parameter.KEYWORD_ONLY, default=None)
@@ -50,10 +51,13 @@ def made(optimizer: Callable[[Any], Any], arranged: Arranged, world: World) -> A
             parameters of another model, or other settings than that of the whole model.
     """
     if arranged.stages is None or arranged.whole is None:
-        return _made(optimizer, arranged.held)
-    expected = _settings_of(optimizer, arranged.whole)
-    found = _made(optimizer, arranged.held)
-    _check_settings(found, arranged.held, expected, world)
+        found = _made(optimizer, arranged.held)
+    else:
+        expected = _settings_of(optimizer, arranged.whole)
+        found = _made(optimizer, arranged.held)
+        _check_settings(found, arranged.held, expected, world)
+    if arranged.stages is not None or _steps_apart(found):
+        _refuse_draws(found, world)
     return found
 
 
@@ -111,6 +115,55 @@ def _explain_failures(optimizer: Any) -> None:
     optimizer.step = MethodType(stepped, optimizer)  # a method, as schedules of torch expect
 
 
+def _refuse_draws(optimizer: Any, world: World) -> None:
+    """Make the first steps of an optimizer raise a UsageError if they draw random numbers.
+
+    With pp, a rank draws the numbers of its own layers only, and parameters that are updated separately draw in another
+    order than in one process.
+    """
+    step, left = optimizer.step, [_STEPS_WATCHED]
+
+    @wraps(step)
+    def stepped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        del self
+        if not left[0]:
+            return step(*args, **kwargs)
+        left[0] -= 1
+        before = random_states.of_torch(world.device)
+        found = step(*args, **kwargs)
+        after = random_states.of_torch(world.device)
+        if any(not before[kind].equal(after[kind]) for kind in before):
+            raise UsageError(
+                f"layout {world.layout}: {type(optimizer).__name__} draws random numbers in step(). With pp and tp, a "
+                "rank would draw other numbers than one process, because it has only some of the parameters; use dp "
+                "or shard"
+            )
+        return found
+
+    optimizer.step = MethodType(stepped, optimizer)  # a method, as schedules of torch expect
+
+
+def _steps_apart(optimizer: Any) -> bool:
+    """Return whether an optimizer has split and whole parameters, and may pass both in one list to torch."""
+    kinds = {is_split(p) for group in optimizer.param_groups for p in group["params"]}
+    return len(kinds) == 2 and (_is_of_torch(type(optimizer)) or "foreach" in _source_of(type(optimizer)))
+
+
+def _is_of_torch(kind: type) -> bool:
+    import torch
+
+    parents = (each for each in kind.__mro__ if issubclass(each, torch.optim.Optimizer))
+    return any(each is not torch.optim.Optimizer and each.__module__.startswith("torch.optim") for each in parents)
+
+
+def _source_of(kind: type) -> str:
+    """Return the source of a class; "foreach" if it is unknown."""
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):
+        return "foreach"
+
+
 def _step_apart(optimizer: Any) -> None:
     """Make `optimizer.step()` update split parameters (DTensors) and whole parameters separately.
 
@@ -119,7 +172,7 @@ def _step_apart(optimizer: Any) -> None:
     Args:
         optimizer: Changed in place. Its parameter groups differ only during `step()`.
     """
-    if len({is_split(p) for group in optimizer.param_groups for p in group["params"]}) < 2:
+    if not _steps_apart(optimizer):
         return
     step = optimizer.step
 

@@ -49,7 +49,35 @@ class Scaled(torch.optim.Optimizer):
                 p.add_(p.grad, alpha=-group["lr"] * share * own / (other + 1e-6) - p.mean().item())
 
 
+def add_noise(groups):
+    torch.manual_seed(7)
+    for group in groups:
+        for p in group["params"]:
+            p.add_(torch.randn_like(p), alpha=1e-3)
+
+
+class Langevin(torch.optim.Optimizer):
+    def __init__(self, parameters):
+        super().__init__(parameters, {"lr": 1e-2})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in (p for p in group["params"] if p.grad is not None):
+                p.add_(p.grad, alpha=-group["lr"])
+        add_noise(self.param_groups)
+
+
+class NoisyAdamW(torch.optim.AdamW):
+    @torch.no_grad()
+    def step(self, closure=None):
+        super().step(closure)
+        add_noise(self.param_groups)
+
+
 MAKERS = {
+    "noise": lambda model: Langevin(model.parameters()),
+    "noise after AdamW": lambda model: NoisyAdamW(model.parameters(), lr=1e-2, foreach=True),
     "numbers read in the step": lambda model: Scaled(model.parameters()),
     "AdamW foreach": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=True),
     "AdamW fused": lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True),
@@ -120,12 +148,18 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "name", ["AdamW foreach", "AdamW fused", "Adam foreach", "SGD foreach", "two groups", "numbers read in the step"]
+    "name",
+    ["AdamW foreach", "AdamW fused", "Adam foreach", "SGD foreach", "two groups", "numbers read in the step", "noise"],
 )
 def test_split_and_whole_parameters_step_as_on_one_process(found, name):
     """Clipped, with a schedule, and gone on from a checkpoint after two of four steps."""
     assert isinstance(found[name], float), found[name]
     assert found[name] < 5e-6
+
+
+def test_an_optimizer_that_draws_in_another_order_is_refused(found):
+    """Split and whole parameters are updated separately, because foreach kernels take no lists of both."""
+    assert "NoisyAdamW draws random numbers in step()" in found["noise after AdamW"]
 
 
 @pytest.mark.parametrize("name", ["Adafactor", "Rprop"])
