@@ -91,7 +91,9 @@ def run(layout, output_of, change=None, optimizer=torch.optim.SGD, backwards=1):
             if engine is None:
                 made.zero_grad()
         names = sorted(model.state_dict())
-        return [*losses, float(net.first.weight.sum())], names
+        weight = net.first.weight.detach()
+        weight = weight.full_tensor() if hasattr(weight, "full_tensor") else weight
+        return [*losses, float(weight.sum())], names
     except UsageError as error:
         return str(error)
 
@@ -124,7 +126,7 @@ CASES = {
     "other module": (other_module,), "methods": (methods,), "backwards": (one_call, None, torch.optim.SGD, 2),
     "rate": (one_call, "rate"), "gradients": (one_call, "gradients"), "values": (one_call, "values"),
 }
-LAYOUTS = {"rate": ("", "dp=2", "shard=2")}
+LAYOUTS = dict.fromkeys(["rate", "optimizer"], ("", "dp=2", "shard=2"))
 found = {}
 for name, case in CASES.items():
     found[name] = {layout: run(layout, *case) for layout in LAYOUTS.get(name, ("", "dp=2"))}
@@ -148,6 +150,11 @@ def test_training_and_state_dict_are_those_of_one_process(found, case):
     expected, expected_names = found[case][""]
     assert values == pytest.approx(expected, rel=1e-5)
     assert names == expected_names
+
+
+def test_optimizers_of_split_parameters_draw_the_numbers_of_one_process(found):
+    values, _ = found["optimizer"]["shard=2"]
+    assert values == pytest.approx(found["optimizer"][""][0], rel=1e-5)
 
 
 @pytest.mark.parametrize("case", ["other module", "methods", "backwards"])

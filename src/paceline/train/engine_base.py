@@ -54,7 +54,7 @@ class EngineBase:
         settings.precision.set_matmul()
         self.scale = settings.precision.scale()
         self.steps = 0  # applied ones
-        self._common_draws = CommonDraws(None if settings.apart else self._world.replica_group, self._world.device)
+        self._common_draws = CommonDraws(None if settings.apart else self._world.data_group, self._world.device)
         self._background_saves = BackgroundSaves()
         self._loader_positions = LoaderPositions()
         self._planned = settings.micro_batches
@@ -192,9 +192,9 @@ class EngineBase:
         self._check_replicas()
         if self._replicas is not None:
             self._replicas.can_save(self._tried)
-        state = checkpoints.state(
-            arranged.held, self._optimizer, self._replicas, stepped=self.steps > 0 or self._made_with_state
-        )
+        stepped = self.steps > 0 or self._made_with_state
+        with checkpoints.without_steps(self._optimizer):
+            state = checkpoints.state(arranged.held, self._optimizer, self._replicas, stepped=stepped)
         tensors = {**state, **_averages(self._average), "random": self._world.draws()}
         contents = checkpoints.contents_of(tensors, self._progress(), extra)
         if wait:

@@ -146,7 +146,12 @@ def _refuse_draws(optimizer: Any, world: World) -> None:
 def _steps_apart(optimizer: Any) -> bool:
     """Return whether an optimizer has split and whole parameters, and may pass both in one list to torch."""
     kinds = {is_split(p) for group in optimizer.param_groups for p in group["params"]}
-    return len(kinds) == 2 and (_is_of_torch(type(optimizer)) or "foreach" in _source_of(type(optimizer)))
+    if len(kinds) < 2 or _is_of_torch(type(optimizer)):
+        return len(kinds) == 2
+    try:
+        return "foreach" in inspect.getsource(type(optimizer))
+    except (OSError, TypeError):
+        return True
 
 
 def _is_of_torch(kind: type) -> bool:
@@ -154,14 +159,6 @@ def _is_of_torch(kind: type) -> bool:
 
     parents = (each for each in kind.__mro__ if issubclass(each, torch.optim.Optimizer))
     return any(each is not torch.optim.Optimizer and each.__module__.startswith("torch.optim") for each in parents)
-
-
-def _source_of(kind: type) -> str:
-    """Return the source of a class; "foreach" if it is unknown."""
-    try:
-        return inspect.getsource(kind)
-    except (OSError, TypeError):
-        return "foreach"
 
 
 def _step_apart(optimizer: Any) -> None:

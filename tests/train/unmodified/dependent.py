@@ -455,6 +455,27 @@ def contrastive_within():
 
 
 @case
+def limited_loss_within():
+    class Limited(Net):
+        def forward(self, rows, target):
+            return functional.mse_loss(super().forward(rows)[:, 0], target).clamp(max=20.0)
+
+    drawn = torch.Generator().manual_seed(3)
+    losses, net = [], Limited()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for step in range(12):
+        rows = torch.randint(0, 2, (8, 12), generator=drawn) * 2.0 - 1
+        rows[0] = 1.0
+        target = rows[:, :4].sum(1) + (30.0 if step == 10 else 0.0) * (torch.arange(8) == 0)
+        loss = net(rows, target)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@case
 def root_of_mean_within():
     class Model(Net):
         def forward(self, rows, target):

@@ -60,6 +60,24 @@ def _settings(model: Any, optimizer: Any) -> Iterator[tuple[str, dict[str, Any],
                 yield f"param_groups.{of_parameter[id(parameter)]}.{name}", group, name
 
 
+@contextmanager
+def without_steps(optimizer: Any) -> Iterator[None]:
+    """Make `optimizer.step()` do nothing inside the context.
+
+    If an optimizer has no state, torch takes a step with a learning rate of 0 to create it, when a state is saved and
+    when it is loaded. That step can change the parameters, such as that of an optimizer that adds noise.
+    """
+    own = vars(optimizer).get("step")
+    optimizer.step = lambda closure=None: None
+    try:
+        yield
+    finally:
+        if own is None:
+            del optimizer.step
+        else:
+            optimizer.step = own
+
+
 def _options() -> Any:
     from torch.distributed.checkpoint.state_dict import StateDictOptions
 
@@ -401,9 +419,10 @@ def apply(
 
     (of_optimizer,) = (value for name, value in tensors.items() if name.startswith("optimizer"))
     if stepped:
-        set_state_dict(
-            model, optimizer, model_state_dict=tensors["model"], optim_state_dict=of_optimizer, options=_options()
-        )
+        with without_steps(optimizer):  # `state` has created the state of the optimizer
+            set_state_dict(
+                model, optimizer, model_state_dict=tensors["model"], optim_state_dict=of_optimizer, options=_options()
+            )
     else:
         set_model_state_dict(model, tensors["model"], options=_options())
         for key, group, name in _settings(model, optimizer):

@@ -172,7 +172,7 @@ class ReplicaCheck:
 
     def _compare(self, message: str, tensor_of: Callable[[Any], Any]) -> None:
         for group, named in self._groups().items():
-            pairs = [(name, each, tensor_of(each)) for name, each in sorted(named, key=lambda pair: pair[0])]
+            pairs = [(name, each, tensor_of(each)) for name, each in named]
             # With tp, the gradient of a norm of each head is summed over the ranks only when the optimizer uses it.
             tensors = [(name, each) for name, own, each in pairs if each is not None and _placed(each) == _placed(own)]
             place = _first_difference([_plain(each) for _, each in tensors], group, self._world.device)

@@ -39,12 +39,14 @@ class SampleMixing:
     @contextmanager
     def watched(self, batch: Any) -> Iterator[None]:
         """Look at the calls of methods that work along the samples of a batch, inside the context."""
+        from torch.utils import _pytree
+
         if not self._left:
             yield
             return
         self._left -= 1
         _watching.append(self)
-        _batch[:] = _tensors(batch)
+        _batch[:] = [leaf for leaf in _pytree.tree_leaves(batch) if getattr(leaf, "ndim", 0)]
         _replace_methods()
         try:
             yield
@@ -64,12 +66,6 @@ class SampleMixing:
             "Each rank has only its part of the samples, so the result differs from that of one process. To use all "
             "samples of a batch, do this in the collate_fn of the DataLoader\n"
         )
-
-
-def _tensors(batch: Any) -> Iterator[Any]:
-    from torch.utils import _pytree
-
-    return (leaf for leaf in _pytree.tree_leaves(batch) if getattr(leaf, "ndim", 0))
 
 
 def _replace_methods() -> None:

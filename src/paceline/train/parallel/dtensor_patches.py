@@ -28,6 +28,8 @@ from paceline.train.ranks.agreement import digest, is_same
 _READ = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__index__", "__array__", "__format__")
 _NO_STRATEGY = "does not have a sharding strategy registered"  # a part of torch's error message
 _MIXED = "mixed torch.Tensor and DTensor"  # a part of torch's error message
+_TWICE = "Expected to mark a variable ready only once"  # a part of torch's error message
+_NOT_COPIED = "cannot pickle 'torch._C._distributed_c10d.ProcessGroup'"
 _DRAWING = (
     *("uniform_", "normal_", "bernoulli_", "random_", "exponential_", "log_normal_", "cauchy_", "geometric_"),
     *("rand_like", "randn_like", "randint_like", "bernoulli"),
@@ -68,7 +70,7 @@ def explain_mixed_tensors(layout: Layout) -> Iterator[None]:
 
 
 def explain(error: BaseException | None, layout: Layout) -> UsageError | None:
-    """Return an error with a way out for an error of torch about split parameters; None for other errors."""
+    """Return an error with a way out for an error of torch about parameters on several ranks; None for other errors."""
     if _MIXED in str(error):
         return UsageError(
             f"{layout}: the program computes with a parameter that is split over ranks and with a whole tensor (torch: "
@@ -76,6 +78,16 @@ def explain(error: BaseException | None, layout: Layout) -> UsageError | None:
             "of the model that is called outside of the forward pass of the model, such as model.head(x). Call such a "
             "part in forward(), use weight_decay of the optimizer for a penalty on all weights, ema.decay (--ema) for "
             "an average, parameter.full_tensor() to read a whole parameter, or the layout dp"
+        )
+    if _TWICE in str(error):
+        return UsageError(
+            f"{layout}: two backward() calls follow one forward pass, but with dp and cp, gradients are averaged in "
+            "the first one. Add the losses, and call engine.backward() once, or use shard in place of dp"
+        )
+    if _NOT_COPIED in str(error):
+        return UsageError(
+            f"{layout}: a part of a model whose parameters are split over ranks cannot be copied. Copy it before "
+            "setup(), use ema.decay (--ema) for an average of the parameters, or use dp in place of shard and tp"
         )
     if _NO_STRATEGY in str(error):
         return UsageError(

@@ -152,11 +152,6 @@ class World:
         return self.group("dp", "shard", "cp")
 
     @property
-    def replica_group(self) -> Any:
-        """The process group of the ranks that hold the whole model, with dp and cp only; None otherwise."""
-        return self.data_group if {"dp", "cp"}.issuperset(self.layout.in_use) else None
-
-    @property
     def sample_part(self) -> int:
         """The index of this rank's part of a batch's samples, from 0 to `layout.samples` - 1."""
         return self.position("dp") * self.layout.shard + self.position("shard")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -210,6 +211,8 @@ def apart(torch: Any, spread: Any, *, autocast: bool) -> Iterator[None]:
     """Return a context for trial calls: no output, no `torch.compile`, and no autocast unless `autocast` is set."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")  # a call in which too few inputs are cut can warn about their shapes
         if "torch._dynamo" in sys.modules:
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         if not autocast:

@@ -8,10 +8,10 @@ buffers, containers, Python values). Each rank calls the model with its own part
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from math import isnan
+from math import isfinite, isnan
 from typing import Any
 
 from paceline.train.unmodified import shares
@@ -192,32 +192,44 @@ class _Comparison:
         if that is above 1. The first batch of a program often has no such row.
 
         Returns:
-            The output whose other rows change on any rank, for a message; empty without one.
+            The output whose other rows change on any rank, or the number that its rule no longer gives, for a message;
+            empty without one.
         """
         cut = [place for place, is_cut in enumerate(call.is_cut) if is_cut and call.leaves[place].is_floating_point()]
-        if not cut or ROWS not in way.joins:
+        if not cut or set(way.joins) <= {OWN, UNREAD}:
             return ""
         leaves = list(call.leaves)
         for place in cut:
             leaves[place] = leaves[place].detach().clone()
             leaves[place][0] *= _FACTOR
-        found = self._other_rows(replace(call, leaves=leaves), way, constant, row_major)
-        return next((each for each in self._exchange.objects(found) if each), "")
+        large = replace(call, leaves=leaves)
+        every = self._exchange.objects(self._other_rows(large, way, constant, row_major))
+        why = next((found for found, _ in every if found), "")
+        return why or _other_rule(large, [numbers for _, numbers in every])
 
-    def _other_rows(self, call: Call, way: Way, constant: bool, row_major: bool) -> str:
+    def _other_rows(self, call: Call, way: Way, constant: bool, row_major: bool) -> tuple[str, dict[int, Any]]:
+        """Compare the rows of each output, and return the numbers, as in `Found.numbers`, for a call with large values.
+
+        Returns:
+            The output whose other rows change, for a message, or ""; and the numbers by output.
+        """
         torch, part = self._torch, call.bounds()
+        numbers: dict[int, Any] = {}
         try:
             whole = self._calls.forward(call, None, self._mode(constant, (0, call.rows), row_major))
             own = self._calls.forward(call, part, self._mode(constant, part, row_major))
             low = any(leaf.dtype.itemsize < 4 for leaf in own.leaves if isinstance(leaf, torch.Tensor))
             moved = self._calls.forward(call, part, self._mode(constant, part, row_major), 1 << 16 if low else 1)
         except Exception:  # a model may refuse large values
-            return ""
+            return "", {}
         for place, join in enumerate(way.joins):
             trials = whole.leaves[place], own.leaves[place], moved.leaves[place]
             if join == ROWS and not _has_rows(torch, call, Tolerance(low), *trials):
-                return f"its output {place} depends on other samples if one sample has large values"
-        return ""
+                return f"its output {place} depends on other samples if one sample has large values", {}
+            if join not in (OWN, ROWS, UNREAD):
+                one, two, three = (float(each.detach()) for each in trials)
+                numbers[place] = one, two, abs(three - two), Tolerance(low)
+        return "", numbers
 
     def _by_part(self, whole: Trial, call: Call, constant: bool, row_major: bool) -> tuple[Way | str, bool]:
         """Compare `whole` with a call for this rank's rows, in which the inputs that `call` marks as cut are cut.
@@ -330,7 +342,7 @@ class _Comparison:
         way.looks, way.changes = 1 + (self._before.looks if self._before else 0), own.changes
         for place in found.numbers:
             if not self._weigh(call, way, found, every, place):
-                return _other_number(place)
+                return _other_number(place, "")
         way.joins = [found.joins[place] for place in range(len(whole.leaves))]
         named = [(name, join) for name, join in found.joins.items() if not isinstance(name, int)]
         unset = [name for name, join in named if join != OWN and name not in own.lasting]
@@ -361,6 +373,25 @@ class _Comparison:
         way.settled = way.settled and shares.settled(dealt, off, way.looks)
         found.joins[place] = shares.best(off)
         return True
+
+
+def _other_rule(call: Call, every: Sequence[Mapping[int, Any]]) -> str:
+    """Return a message about a number that no rule gives in a call with large values; "" without one.
+
+    The rule of the first call need not hold: weights of samples can be equal there, and one of them is large now.
+
+    Args:
+        call: The call.
+        every: For each rank and number the value for all rows, for the part, its change by rounding, and the tolerance.
+    """
+    for place in every[0] if all(every) else ():
+        whole, parts = every[0][place][0], [each[place][1] for each in every]
+        if not all(map(isfinite, [whole, *parts])):
+            continue
+        near = every[0][place][3].number(whole, max(each[place][2] for each in every))
+        if not shares.errors(call.shares(), whole, parts, near):
+            return _other_number(place, ", if one sample has large values")
+    return ""
 
 
 def _check_effects(calls: TrialCalls, whole: Trial) -> None:
@@ -434,11 +465,11 @@ def _other_output(place: int, value: Any) -> str:
     )
 
 
-def _other_number(place: Any) -> str:
+def _other_number(place: Any, condition: str) -> str:
     """Return a message about a number that is not a mean or a sum of the numbers for the parts of the batch."""
     what = f"output {place}" if isinstance(place, int) else str(place)
     return (
-        f"its {what} ({_NUMBER}) is not a sum or a mean over samples or over what an input counts; let it return the "
-        "tensors from which it computes the number, and compute the number in the script, where each rank has all "
-        "rows (with Hugging Face's Trainer: compute_loss_func)"
+        f"its {what} ({_NUMBER}) is not a sum or a mean over samples or over what an input counts{condition}; let it "
+        "return the tensors from which it computes the number, and compute the number in the script, where each rank "
+        "has all rows (with Hugging Face's Trainer: compute_loss_func)"
     )
