@@ -69,7 +69,7 @@ def find(model: Any, stages: Sequence[Any], ranks: int) -> list[Tied]:
 
 
 def register(stage: Any, tied: Tied, stand_in: Callable[[], Any]) -> None:
-    """Give a stage the first name of a tied parameter, if the stage does not have it.
+    """Give a stage the first name of a tied parameter, if the stage does not have it; the name comes first.
 
     Args:
         stage: A stage that uses the parameter under another name.
@@ -84,7 +84,7 @@ def register(stage: Any, tied: Tied, stand_in: Callable[[], Any]) -> None:
         if name not in module._modules:
             module._modules = {name: stand_in(), **module._modules}
         module = module._modules[name]
-    module.register_parameter(last, tied.parameter)
+    module._parameters = {last: tied.parameter, **module._parameters}
 
 
 class Copies:
