@@ -79,7 +79,8 @@ class EngineBase:
         has_parts = self._world.data_group is not None and not settings.apart
         is_on = has_parts and settings.checks.first_step
         self._statistics_check = StatisticsCheck(settings.layout, is_on=is_on)
-        self._sample_mixing = SampleMixing(settings.layout, is_on=is_on and self.is_first)
+        has_samples = settings.layout.samples > 1 and settings.layout.cp == 1  # with cp, loops are checked already
+        self._sample_mixing = SampleMixing(settings.layout, is_on=is_on and has_samples and self.is_first)
         self._checked_loss: CheckedLoss | None = None  # used in training on ranks with different samples
         self._weight: Callable[[Any], Any] | None = None
 

@@ -108,8 +108,10 @@ def _is_mixing(name: str, args: Sequence[Any], kwargs: Any) -> bool:
 
     Reductions of numbers that are no floats, such as lengths and masks, are counts that a loss may be weighted by.
     """
+    import torch
+
     value = args[0]
-    if not getattr(value, "ndim", 0):
+    if type(value) is not torch.Tensor or not value.ndim:  # others may have no memory of their own
         return False
     if name in _REDUCING:
         return value.is_floating_point() and _is_of_batch(value) and 0 in _dimensions(value, args[1:], kwargs)

@@ -195,7 +195,10 @@ class _Comparison:
             The output whose other rows change on any rank, or the number that its rule no longer gives, for a message;
             empty without one.
         """
-        cut = [place for place, is_cut in enumerate(call.is_cut) if is_cut and call.leaves[place].is_floating_point()]
+        floats = [
+            place for place, is_cut in enumerate(call.is_cut) if is_cut and call.leaves[place].is_floating_point()
+        ]
+        cut = [place for place in floats if not bool(((leaf := call.leaves[place]) == leaf.bool()).all())]  # no masks
         if not cut or set(way.joins) <= {OWN, UNREAD}:
             return ""
         leaves = list(call.leaves)
