@@ -1,8 +1,8 @@
 """BatchNorm over the batches of all ranks: forward and backward use the statistics of the global batch.
 
 torch's SyncBatchNorm does the same but runs on GPUs only. mean = sum(x) / N, var = sum((x - mean)^2) / N over
-the rows of all ranks (Ioffe and Szegedy 2015); the running variance divides by N - 1. If all ranks have the same rows,
-as when a program calls the model with whole batches, N is the number of rows of one rank.
+the rows of all ranks (Ioffe and Szegedy 2015); the running variance divides by N - 1. If all ranks have the same rows
+and no gradients, as when a program calls the model with whole batches, N is the number of rows of one rank.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def normalised(input: Any, total: Total, settings: tuple[Any, Any, float, float]
     values = input.float() if input.element_size() < 4 else input
     over, shape = [0, *range(2, input.dim())], _shape(input)
     counted = values.new_tensor([values.numel() / values.shape[1]])
-    own = values.sum(over)
+    own, is_training = values.sum(over), torch.is_grad_enabled()
     sums = total(torch.cat([own, counted]))
     count = sums[-1].detach()
     mean = sums[:-1] / count
@@ -117,7 +117,7 @@ def normalised(input: Any, total: Total, settings: tuple[Any, Any, float, float]
     if running_mean is not None:  # also when a block is recomputed, as on one process
         with torch.no_grad():
             running_mean.mul_(1 - momentum).add_(mean.detach().to(running_mean.dtype), alpha=momentum)
-            rows = torch.where(found[-1] == 0, counted, count)
+            rows = count if is_training else torch.where(found[-1] == 0, counted, count)
             unbiased = variance.detach() * rows / (rows - 1)
             running_var.mul_(1 - momentum).add_(unbiased.to(running_var.dtype), alpha=momentum)
     return apart * torch.rsqrt(variance + eps).view(shape)
