@@ -1,4 +1,4 @@
-"""The model that `setup` returns has the names, children and state dict of one process, as far as a rank has them."""
+"""The model that `setup` returns has the parameter names, submodules and state dict of the original model."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_loops_find_parameters_and_modules_by_the_names_of_one_process(loops, la
 
 
 def test_the_loops_differ_from_plain_training(loops):
-    """So that the comparison above shows that the loops changed something."""
+    """Otherwise the comparison above would prove nothing."""
     one = loops[""]
     for name in ("decayed", "clipped", "scaled", "indexed", "frozen"):
         assert one[name][-1] != pytest.approx(one["applied"][-1], rel=1e-4), name

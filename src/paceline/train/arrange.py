@@ -38,7 +38,7 @@ class Arranged:
     whole: Any = None  # a copy of the model from before it was split; None without a comparison
 
     def counted(self) -> Iterator[Any]:
-        """Yield the gradients of this rank that no other pipeline stage has too."""
+        """Yield the gradients of this rank; that of a tied parameter only on the first rank that has it."""
         repeated = set() if self.stages is None else self.stages.copies.repeated()
         for name, parameter in self.held.named_parameters():
             if parameter.grad is not None and name not in repeated:

@@ -124,7 +124,7 @@ def normalised(input: Any, total: Total, settings: tuple[Any, Any, float, float]
 
 
 def _differs(own: Any, sums: Any, ranks: Any) -> Any:
-    """Return whether this rank has other rows than the other ranks: 0 or 1, `[1]`.
+    """Return 1 if the rows of this rank differ from those of the other ranks, otherwise 0: `[1]`.
 
     Args:
         own: The sum of each channel over the rows of this rank.

@@ -144,7 +144,7 @@ def _refuse_draws(optimizer: Any, world: World) -> None:
 
 
 def _steps_apart(optimizer: Any) -> bool:
-    """Return whether an optimizer has split and whole parameters, and may pass both in one list to torch."""
+    """Return whether an optimizer has split and whole parameters, and could pass both in one list to torch."""
     kinds = {is_split(p) for group in optimizer.param_groups for p in group["params"]}
     if len(kinds) < 2 or _is_of_torch(type(optimizer)):
         return len(kinds) == 2

@@ -158,7 +158,7 @@ def test_split_and_whole_parameters_step_as_on_one_process(found, name):
 
 
 def test_an_optimizer_that_draws_in_another_order_is_refused(found):
-    """Split and whole parameters are updated separately, because foreach kernels take no lists of both."""
+    """A foreach kernel of torch cannot update split and whole parameters together, so their order changes."""
     assert "NoisyAdamW draws random numbers in step()" in found["noise after AdamW"]
 
 

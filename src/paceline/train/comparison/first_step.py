@@ -385,7 +385,7 @@ def _known_counts(batch: Any, micro_batches: int) -> tuple[int, ...]:
 
 @contextmanager
 def _explained(attempt: Attempt, name: str) -> Iterator[None]:
-    """Replace an error of a model whose matrices are split; training would end with the same error.
+    """Replace an error of a model that tp has split by one that names a way out; training would fail in the same way.
 
     Raises:
         UsageError: The model failed with all samples of this rank.

@@ -26,7 +26,7 @@ _originals: dict[tuple[Any, str], Any] = {}  # the functions that are replaced a
 
 
 class SampleMixing:
-    """Watches the first batches of an engine.
+    """Watches what the training loop does with the first batches of an engine.
 
     Args:
         layout: The layout of the run.
@@ -38,7 +38,7 @@ class SampleMixing:
 
     @contextmanager
     def watched(self, batch: Any) -> Iterator[None]:
-        """Look at the calls of methods that work along the samples of a batch, inside the context."""
+        """Report the first call inside the context that combines or reorders the samples of the batch."""
         from torch.utils import _pytree
 
         if not self._left:
@@ -57,7 +57,7 @@ class SampleMixing:
                 _restore_methods()
 
     def report(self, name: str, caller: Any) -> None:
-        """Print a line about a call of a method, and stop watching."""
+        """Print the name of a method and the line that called it, and stop watching."""
         self._left = 0
         what = "an index" if name == "__getitem__" else f"{name}()"
         place = f"{Path(caller.f_code.co_filename).name}:{caller.f_lineno}"
@@ -88,7 +88,7 @@ def _restore_methods() -> None:
 
 
 def _watched(original: Any, name: str) -> Any:
-    """Return a function that reports its caller if the training loop uses it along the samples of a batch."""
+    """Return a function that calls `original`, and reports its caller if it combines or reorders samples."""
 
     @functools.wraps(original)
     def watched(*args: Any, **kwargs: Any) -> Any:
@@ -104,9 +104,10 @@ def _watched(original: Any, name: str) -> Any:
 
 
 def _is_mixing(name: str, args: Sequence[Any], kwargs: Any) -> bool:
-    """Return whether a method of a tensor combines samples of the current batch, or gives them another order.
+    """Return whether a call of a method combines or reorders the samples of the current batch.
 
-    Reductions of numbers that are no floats, such as lengths and masks, are counts that a loss may be weighted by.
+    Reductions of integers and booleans, such as the largest length or the sum of a mask, do not count: programs use
+    them as weights of the loss.
     """
     import torch
 
@@ -139,7 +140,7 @@ def _is_of_batch(value: Any) -> bool:
 
 
 def _is_order(index: Any, samples: int) -> bool:
-    """Return whether an index gives all samples another order: whole numbers, one for each sample."""
+    """Return whether an index reorders the samples: a list or tensor with one whole number for each sample."""
     first = index[0] if isinstance(index, tuple) and index else index
     if isinstance(first, list):
         return len(first) == samples and all(type(each) is int for each in first)
@@ -148,7 +149,7 @@ def _is_order(index: Any, samples: int) -> bool:
 
 
 def _is_loop(frame: Any) -> bool:
-    """Return whether a stack frame is of the training loop: not in a forward pass, in torch or in Paceline."""
+    """Return whether code of the training loop called a function, not a forward pass, torch or Paceline."""
     while frame is not None:
         if str(frame.f_globals.get("__name__", "")).startswith(("torch.", "paceline.")):
             return False

@@ -1,8 +1,8 @@
 """The samples of the comparison: a few of each rank for the split model, and all of them together for the whole model.
 
 Tensors have samples in dimension 0, and with `cp` positions in dimension 1. A list of tensors has one tensor for each
-sample, such as images, or is one of several inputs with all samples, such as views of images. Outputs and gradients of
-a rank are slices of those of the whole model; `slices` yields the possible slices.
+sample, such as images of different sizes, or tensors that each have all samples, such as views of images. Outputs and
+gradients of a rank are slices of those of the whole model; `slices` yields the possible slices.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def count(values: Any, known: Sequence[int] = ()) -> int:
 
 
 def cut(values: Any, samples: int, most: int) -> Any:
-    """Return the first `most` samples of inputs with `samples` samples."""
+    """Return the first `most` samples of inputs that have `samples` samples."""
     if isinstance(values, Mapping):
         return {key: cut(value, samples, most) for key, value in values.items()}
     if isinstance(values, list) and _has_samples(values, samples):

@@ -121,7 +121,7 @@ def _replica_type(containers: tuple[str, ...]) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
     class Replica(DistributedDataParallel):
-        """DDP that has the attributes, the names of parameters and modules, and the children of its model."""
+        """DDP with the attributes, parameter names and submodules of the model inside it."""
 
         def __getattr__(self, name: str) -> Any:
             if name in vars(self)["_modules"] or "module" not in vars(self)["_modules"]:

@@ -83,7 +83,7 @@ def joined(stages: Sequence[Any]) -> Any:
 
 
 def _add(module: Any, other: Any) -> None:
-    """Put the children of another copy of a module in the places of those that only stand in."""
+    """Replace the stand-ins among the children of a module by the children of another copy of the module."""
     from torch import nn
 
     for name, child in other.named_children():
@@ -153,7 +153,7 @@ def _forward(call: Any, value: Any, *, first: bool, form: dict[str, Any] | None,
 
 
 def _without(module: Any, path: Sequence[str], layers: Sequence[int], *, first: bool, last: bool) -> Any:
-    """Return a shallow copy of a module in which modules of other stages leave activations as they are.
+    """Return a shallow copy of a module with stand-ins for the modules of other stages.
 
     Args:
         module: The base model, or the child with the list of layers.
@@ -193,7 +193,7 @@ def _shallow(module: Any) -> Any:
 
 
 def _passing(module: Any) -> Any:
-    """Return a module in the place of one of another stage: it returns its input and has the same settings."""
+    """Return a stand-in for a module of another stage. It returns its input and has the module's plain attributes."""
     from torch import nn
 
     plain = (str, int, float, bool, type(None))
@@ -204,7 +204,7 @@ def _passing(module: Any) -> Any:
 
 
 def _nothing() -> Any:
-    """Return a module in the place of an embedding of another stage: it returns 0, as embeddings are added."""
+    """Return a stand-in for an embedding of another stage. It returns 0, because the result is added."""
     from torch import nn, zeros
 
     found = nn.Identity()
@@ -213,7 +213,7 @@ def _nothing() -> Any:
 
 
 def stand_in() -> Any:
-    """Return a module that leaves its input as it is, for the name of a module of another stage."""
+    """Return a stand-in for a module of another stage that has only its name. It returns its input."""
     from torch import nn
 
     found = nn.Identity()
@@ -222,5 +222,5 @@ def stand_in() -> Any:
 
 
 def _first(*values: Any, inputs_embeds: Any = None, **__: Any) -> Any:
-    """Return the activations: the first input that is not None. Embeddings may get them by keyword."""
+    """Return the activations, which are the first input that is not None; embeddings can get them by keyword."""
     return next((value for value in (inputs_embeds, *values) if value is not None), None)

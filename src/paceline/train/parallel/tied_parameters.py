@@ -1,8 +1,8 @@
 """Tied parameters of pipeline stages, such as a token embedding that is also the head of a language model.
 
-Each stage that uses a tied parameter has a copy of it, under the name that the parameter has first in the model. After
-the backward pass, the gradients of the copies are summed over these stages. So all copies get the same updates and stay
-equal (Shoeybi et al. 2019, Megatron-LM, for embeddings).
+Each stage that uses a tied parameter has a copy of it, under the first of the parameter's names in the model. After the
+backward pass, the gradients of the copies are summed over these stages. All copies therefore get the same updates and
+stay equal (Shoeybi et al. 2019, Megatron-LM, for embeddings).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def find(model: Any, stages: Sequence[Any], ranks: int) -> list[Tied]:
 
 
 def register(stage: Any, tied: Tied, stand_in: Callable[[], Any]) -> None:
-    """Give a stage the first name of a tied parameter, if the stage does not have it; the name comes first.
+    """Register a tied parameter under its first name in the model, before the other parameters of a stage.
 
     Args:
         stage: A stage that uses the parameter under another name.
@@ -107,6 +107,11 @@ class Copies:
             if places not in groups:
                 groups[places] = _group([[pipeline[place] for place in places] for pipeline in pipelines])
                 set_timeout(filter(None, [groups[places]]), world.timeout_s)
+            if world.position("pp") in places and each.name not in own:
+                raise UsageError(
+                    f"pp: {each.name} is shared by stages in an unsupported way; give each layer its own parameters, "
+                    "use the schedule 1f1b, or use shard instead of pp"
+                )
             if each.name in own:
                 self._copies[each.name] = own[each.name], groups[places], world.position("pp") != places[0]
 
@@ -115,12 +120,12 @@ class Copies:
         return self._copies[name][1] if name in self._copies else None
 
     def repeated(self) -> set[str]:
-        """Return the names of the parameters that are counted on another rank, such as in the norm of all gradients."""
+        """Return the names of the parameters that the norm of all gradients counts on another rank."""
         return {name for name, (_, _, is_repeated) in self._copies.items() if is_repeated}
 
     @contextmanager
     def summed(self) -> Iterator[None]:
-        """Add up the gradients that the copies get inside the context; a collective of the ranks with copies.
+        """Sum the gradients that the copies get inside the context. All ranks with copies must enter the context.
 
         Raises:
             UsageError: A copy gets no gradient.

@@ -1,8 +1,8 @@
-"""Whole tensors of a program that meet a split model: they are split when they are loaded, and parts are not saved.
+"""State dicts of models that are split over ranks: whole ones can be loaded, and parts cannot be saved by mistake.
 
-With shard and tp, a rank has a part of each parameter, and with pp some of the parameters. `model.load_state_dict()` of
-a program takes whole tensors, of which each rank keeps its part. `torch.save()` of a program would write the part of
-one rank, which is noticed only when the file is read; it raises a `UsageError`.
+With shard and tp, a rank has a part of each parameter, and with pp some of the parameters. If a program calls
+`model.load_state_dict()` with whole tensors, each rank keeps its part. If a program calls `torch.save()`, the file
+would have only the part of one rank; the call raises a `UsageError`.
 """
 
 from __future__ import annotations

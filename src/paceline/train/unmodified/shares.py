@@ -57,9 +57,11 @@ def errors(dealt: Dealt, whole: float, parts: Sequence[float], near: float) -> d
 
 
 def alike(dealt: Dealt) -> tuple[int, ...]:
-    """Return for each weighting rule the index of the first rule with equal weights; a call cannot tell them apart.
+    """Return a description of what a call can show about the weighting rules; calls of one kind have the same one.
 
-    After them, return for each count whether it is 0 on a rank.
+    Returns:
+        For each rule the index of the first rule with equal weights, because the call cannot tell these rules apart.
+        Then for each count whether it is 0 on any rank.
     """
     rules = list(weights(dealt).values())
     first = (next(place for place, one in enumerate(rules) if one == each) for each in rules)

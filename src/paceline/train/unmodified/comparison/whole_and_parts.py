@@ -379,9 +379,10 @@ class _Comparison:
 
 
 def _other_rule(call: Call, every: Sequence[Mapping[int, Any]]) -> str:
-    """Return a message about a number that no rule gives in a call with large values; "" without one.
+    """Return an error message if a number of a call with large values follows no rule; otherwise "".
 
-    The rule of the first call need not hold: weights of samples can be equal there, and one of them is large now.
+    Any rule is accepted, not only that of the first call. If samples have weights, all of them can be equal in the
+    first call, so that several rules give the number; in this call, one weight is larger.
 
     Args:
         call: The call.
