@@ -10,7 +10,7 @@ from tests.train.launching import ROOT, on_ranks, results_of
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
-from paceline.train.comparison import differences, samples
+from paceline.train.comparison import differences, rounding, samples
 from paceline.train.recipe import made
 
 RANKS_PROGRAM = ROOT / "benchmarks" / "_first_step_ranks.py"
@@ -291,3 +291,25 @@ def test_a_list_of_views_has_the_samples_of_the_batch():
     assert [len(view) for view in samples.cut(((views,), {}), 8, 3)[0][0]] == [3, 3]
     with pytest.raises(ValueError, match="unknown whether each of 2 tensors with 2 rows is a sample"):
         samples.cut([torch.zeros(2, 5), torch.zeros(2, 5)], 2, 1)
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float32])
+def test_the_gradient_of_a_bias_without_influence_is_rounding(kind):
+    """A loss of differences between scores does not depend on the last bias; its gradient is the rest of a sum."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1)).to(kind)
+    documents = torch.randn(16, 5, 8, dtype=kind)
+
+    def gradients():
+        model.zero_grad()
+        scores = model(documents)
+        torch.nn.functional.softplus(scores[:, 1:] - scores[:, :1]).mean().backward()
+        return {f"the gradient of {name}": each.grad.clone() for name, each in model.named_parameters()}
+
+    first, size = gradients(), kind.itemsize
+    noise = rounding.measured(model, size, first, gradients)
+    allowed = differences.times(size) * noise["the gradient of 2.bias"]
+    eps = torch.finfo(kind).eps
+    assert eps < allowed < 1e5 * eps  # the absolute terms of the sum add up to about 1
+    other = first["the gradient of 0.bias"]
+    assert differences.excess(other * 1.01, other, size, noise["the gradient of 0.bias"]) > 1

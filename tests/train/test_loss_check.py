@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import dataclass
+
 import pytest
 import torch
 from tests.train.launching import results_of
@@ -131,6 +134,58 @@ def test_a_penalty_that_begins_later_is_refused_then():
     with pytest.raises(UsageError, match="call 16 of the loss"):
         for _ in range(10):
             checked(*of_numbers())
+
+
+@dataclass
+class Output:
+    values: torch.Tensor
+    means: torch.Tensor
+
+
+SHARED = torch.nn.Parameter(torch.rand(6, 5))  # as many rows as samples
+KINDS = {
+    "parameter": (lambda value: (value, SHARED), lambda output: output[0]),
+    "other parameter": (lambda value: (value, SHARED[:, 0].mean()[None] + torch.zeros(9)), lambda output: output[0]),
+    "dataclass": (lambda value: Output(value, value.mean(1)), lambda output: output.values),
+    "hugging face": (lambda value: (CausalLMOutput(logits=value), SHARED), lambda output: output[0].logits),
+    "distribution": (lambda value: torch.distributions.Normal(value, 2.0), lambda output: output.mean),
+    "time first": (lambda value: value.unsqueeze(0).expand(3, -1, -1), lambda output: output[0]),
+    "flat positions": (lambda value: {"flat": value.repeat_interleave(2, 0)}, lambda output: output["flat"]),
+    "mask": (lambda value: {"value": value, "mask": torch.ones(4, 4)}, lambda output: output["value"]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("begins", [True, False])
+def test_a_later_penalty_is_refused_for_any_output(kind, begins, capsys):
+    make, values = KINDS[kind]
+    factor = [0.0]
+
+    def loss(output, target):
+        found = values(output)
+        mean = (found - target.repeat_interleave(len(found) // len(target), 0)).square().mean()
+        return mean + factor[0] * found.mean(0).pow(2).sum()
+
+    def train():
+        for _ in range(10):
+            output, target = of_numbers()
+            checked(make(output), target)
+
+    checked = CheckedLoss(loss, None, Layout(dp=2))
+    train()
+    factor[0] = float(begins)
+    with pytest.raises(UsageError, match="call 16 of the loss") if begins else nullcontext():
+        train()
+    assert capsys.readouterr().err == ""
+
+
+def test_an_output_that_cannot_be_halved_is_told(capsys):
+    checked = CheckedLoss(lambda output, target: F.mse_loss(output[0], target), None, Layout(dp=2))
+    for _ in range(4):
+        checked((torch.randn(6, 5), object()), torch.randn(6, 5))
+    told = capsys.readouterr().err
+    assert told.count("compared with that of one process in the first step only") == 1
+    assert "cannot be halved (its halves fail with ValueError: it contains a value of the type object)" in told
 
 
 STATES = """

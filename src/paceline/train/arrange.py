@@ -116,6 +116,7 @@ def _arrange_stages(
         checks.append(_spread(stage, [block for block in blocks if block in inside], plan, world, recipe)[2])
     held = pp.joined([stage for _, stage in own])
     dtensor_patches.refuse_norms_of_stages(held)
+    dtensor_patches.refuse_draws_of_stages(held, world.layout)
     held.forward = partial(_refuse_call, world.layout)
     whole_tensors.split_when_loaded(held, model.state_dict())
     whole_tensors.refuse_to_save_parts(held, world.layout)

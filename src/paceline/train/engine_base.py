@@ -29,6 +29,7 @@ from paceline.train.parallel import dtensor_patches
 from paceline.train.parallel.asynchronous import Rounds, Staleness
 from paceline.train.parallel.replicas import Replicas
 from paceline.train.passes import Loss, Passes
+from paceline.train.ranks import random_states
 from paceline.train.ranks.random_states import CommonDraws
 from paceline.train.ranks.world import World, join, leave, meet
 from paceline.train.recipe import Recipe, of
@@ -231,7 +232,7 @@ class EngineBase:
             groups = self._optimizer.param_groups
             own = self._schedule.state_dict()
             self._schedule.load_state_dict(checkpoints.schedule_of_groups(own, progress["schedule"], groups))
-        self._world.draw_on(progress["random"], random if same else None)
+        self._world.draw_on(progress["random"], random if same else None, progress.get("host_random"))
         self._loader_positions.load(progress["loaders"])
         return checkpoints.read_extra(Path(folder))
 
@@ -252,6 +253,7 @@ class EngineBase:
         found: dict[str, Any] = {"steps": self.steps, "tried_steps": self._tried}
         found["loaders"] = self._loader_positions.state()
         found["random"], found["drawn_as"] = self._world.drawn(), self._world.drawn_as
+        found["host_random"] = random_states.of_host()
         if self._replicas is not None:
             found["replicas"] = self._world.layout.dp
         if self._average is not None:

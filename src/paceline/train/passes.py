@@ -11,7 +11,7 @@ from paceline.core.errors import UsageError
 from paceline.train.arrange import Arranged
 from paceline.train.batch_samples import split_batch
 from paceline.train.gradients import Weights, inverse, multiply
-from paceline.train.parallel import language_models
+from paceline.train.parallel import hugging_face
 
 Loss = Callable[[Any, Any], Any]
 
@@ -19,7 +19,7 @@ Loss = Callable[[Any, Any], Any]
 def called(module: Any, inputs: Any) -> Any:
     """Return the output of a model; a Hugging Face model takes a mapping as keywords, other models as one argument."""
     own = getattr(module, "module", module)  # DDP holds the model
-    if isinstance(inputs, Mapping) and language_models.is_hugging_face(own):
+    if isinstance(inputs, Mapping) and hugging_face.is_hugging_face(own):
         return module(**inputs)
     return module(inputs)
 

@@ -200,3 +200,38 @@ def test_a_checkpoint_that_cannot_be_written_is_named_with_its_cause(tmp_path, m
     monkeypatch.undo()
     engine.load(tmp_path / "last")
     assert engine.steps == 1
+
+
+DRAWS = """
+import random
+import sys
+import numpy as np
+import torch
+from tests.train.small_model import BATCHES, begin, engine_of, finish, train
+
+layout, loaded, saved = sys.argv[2:]
+begin()
+random.seed(3), np.random.seed(3), torch.manual_seed(3)
+engine = engine_of(layout)
+if loaded:
+    engine.load(loaded)
+drawn = []
+for step in range(1 if loaded else 0, 2):
+    train(engine, BATCHES[:1])
+    drawn.append([random.random(), np.random.rand(), torch.rand(()).item()])
+    if step == 0:
+        engine.save(saved)
+engine.close()
+finish(drawn)
+"""
+
+
+@pytest.mark.parametrize(("before", "after"), [("", "dp=2"), ("dp=2", ""), ("shard=2", "dp=2"), ("dp=2", "dp=2")])
+def test_random_numbers_of_the_program_continue(tmp_path, before, after):
+    """The numbers of Python, NumPy and torch on rank 0, which are those of one process, on any layout."""
+    drawn = []
+    for name, layout, loaded in (("first", before, ""), ("second", after, str(tmp_path / "saved"))):
+        (tmp_path / name).mkdir()
+        ranks = 2 if layout else 1
+        drawn.append(results_of(DRAWS, ranks, tmp_path / name, layout, loaded, str(tmp_path / "saved")))
+    assert drawn[1] == drawn[0][1:]

@@ -1,4 +1,4 @@
-"""Random numbers that a program draws for split parameters are those of one process, or are refused."""
+"""Random numbers that a program draws for parameters on several ranks are those of one process, or are refused."""
 
 from __future__ import annotations
 
@@ -86,3 +86,75 @@ def test_numbers_that_differ_between_ranks_are_refused(found):
     """With tp, ranks have the same samples, and draw the same numbers."""
     assert isinstance(found["tp=2"]["unseeded"], list)
     assert "uniform_() drew different numbers on the ranks" in found["shard=2"]["unseeded"]
+
+
+STAGES = """
+import torch
+from torch import nn
+from tests.train.small_model import begin, finish
+from paceline.core.errors import UsageError
+from paceline.train import Engine
+
+
+class LateNoise(torch.optim.SGD):
+    steps = 0
+
+    def step(self, closure=None):
+        self.steps += 1
+        super().step(closure)
+        for each in self.param_groups[0]["params"]:
+            self.steps > 3 and each.data.add_(torch.randn_like(each), alpha=0.1)
+
+
+def initialized(model):
+    nn.init.xavier_uniform_(next(model.parameters()))
+
+
+def of_generator(model):
+    next(model.parameters()).data.normal_(generator=torch.Generator().manual_seed(3))
+
+
+def of_gradients(model):
+    for each in model.parameters():
+        each.grad += torch.randn_like(each.grad)
+
+
+def of_samples(model):
+    torch.randn_like(torch.ones(8, 8)), torch.rand(8, 8).bernoulli_(0.5), torch.ones(8).normal_()
+
+
+def error_of(change, optimizer=torch.optim.SGD):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    engine = Engine({"layout": "pp=2"})
+    try:
+        model, _ = engine.setup(model, lambda model: optimizer(model.parameters(), lr=0.1), loss=nn.functional.mse_loss)
+        for _ in range(5):
+            engine.train_batch(torch.rand(8, 8), torch.rand(8, 1))
+            with torch.no_grad():
+                change(model)
+            engine.step()
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+begin()
+found = {each.__name__: error_of(each) for each in (initialized, of_generator, of_gradients, of_samples)}
+finish({**found, "in late steps": error_of(lambda model: None, LateNoise)})
+"""
+
+
+@pytest.fixture(scope="module")
+def found_with_stages(tmp_path_factory):
+    return results_of(STAGES, 2, tmp_path_factory.mktemp("stages"))
+
+
+@pytest.mark.parametrize("kind", ["initialized", "of_generator", "of_gradients", "in late steps"])
+def test_numbers_for_parameters_of_a_stage_are_refused(found_with_stages, kind):
+    assert "draws random numbers for a parameter or gradient" in found_with_stages[kind]
+
+
+def test_numbers_for_samples_of_a_pipeline_are_not_refused(found_with_stages):
+    """Not even if a sample has the shape of a weight, nor for dropout within the passes."""
+    assert found_with_stages["of_samples"] == ""

@@ -188,7 +188,10 @@ def part_of_indices(batch: list[int], part: int, parts: int, micro_batches: int)
         UsageError: The batch cannot be split into equal parts.
     """
     if len(batch) % parts:
-        raise UsageError(f"a batch of {len(batch)} samples cannot be split into {parts} equal parts")
+        raise UsageError(
+            f"a batch of {len(batch)} samples cannot be split into {parts} equal parts for the ranks; let the sampler "
+            f"return batches of a multiple of {parts} samples"
+        )
     pieces = micro_batches if len(batch) % (parts * micro_batches) == 0 else 1
     size = len(batch) // (parts * pieces)
     begins = range(part * size, len(batch), parts * size)

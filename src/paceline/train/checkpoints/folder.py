@@ -27,6 +27,7 @@ from paceline.train.parallel.replicas import Replicas
 _PROGRESS = "paceline.json"
 _EXTRA = "extra.pt"
 _SCHEMA = "paceline.checkpoint/1"
+_OPTIONAL = frozenset(["host_random"])  # names that files of earlier versions lack
 
 
 def state(model: Any, optimizer: Any, replicas: Replicas | None, *, stepped: bool) -> dict[str, Any]:
@@ -465,7 +466,7 @@ def read_progress(folder: Path, wanted: dict[str, Any]) -> dict[str, Any]:
         raise UsageError(
             f"{folder} contains no complete checkpoint: {error}; give a folder that engine.save() wrote"
         ) from error
-    missing = sorted(set(wanted) - set(progress))
+    missing = sorted(set(wanted) - set(progress) - _OPTIONAL)
     if progress.get("schema") != _SCHEMA or missing:
         raise UsageError(
             f"checkpoint {folder} ({progress.get('schema')}) has no {', '.join(missing) or _SCHEMA}: it was saved with "

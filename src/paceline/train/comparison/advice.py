@@ -65,6 +65,19 @@ def loss_message(layout: Layout, call: int, whole: float, mean: float) -> str:
     )
 
 
+def unchecked_loss_message(layout: Layout, why: str) -> str:
+    """Return the message for a loss that cannot be compared with the mean of the losses of two halves of the samples.
+
+    Args:
+        layout: The layout of the run.
+        why: The reason.
+    """
+    return (
+        f"layout {layout}: the loss is compared with that of one process in the first step only, because the output of "
+        f"the model cannot be halved ({why}). The loss must be a mean over samples in all steps"
+    )
+
+
 def state_message(layout: Layout, name: str, value_name: str) -> str:
     """Return the message for a value, such as a running mean, that each rank computes from its own samples.
 

@@ -2,7 +2,8 @@
 
 - `CheckedLoss`: the comparison of the first step (`first_step.py`) does not see a difference that starts later, such as
   a penalty over the whole batch whose factor is 0 at first. The loss of the samples of a rank is therefore compared
-  with the mean of the losses of two halves of these samples. The model does not run again.
+  with the mean of the losses of two halves of these samples. The model does not run again. Outputs can contain tensors
+  without samples, such as a parameter. How to halve such outputs is a guess, which the first call must confirm.
 - `OwnBatchCheck`: if no batch comes from `engine.loader`, the ranks compare their losses.
 - `SplitLossCheck`: with tp, ranks with the same samples compare their losses.
 """
@@ -10,12 +11,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
-from paceline.train.batch_samples import count_samples, is_splittable, select_samples
+from paceline.train.batch_samples import count_samples, is_splittable, like, select_samples
 from paceline.train.comparison import advice, samples
 from paceline.train.comparison.restoration import restore_state
 from paceline.train.passes import Loss
@@ -45,6 +48,7 @@ class CheckedLoss:
         """
         self._loss, self._weight, self._layout, self._ignored = loss, weight, layout, ignored
         self._calls = 0
+        self._is_confirmed = False  # whether the first call has confirmed how to halve an output
 
     def __call__(self, output: Any, target: Any) -> Any:
         """Return the loss of an output and a target.
@@ -53,33 +57,49 @@ class CheckedLoss:
             UsageError: The loss is not a mean over samples.
         """
         self._calls = calls = self._calls + 1
-        if calls > 1 and not (calls & (calls - 1) if calls < _EVERY else calls % _EVERY):
+        if not (calls & (calls - 1) if calls < _EVERY else calls % _EVERY):
             self._check(output, target)
         return self._loss(output, target)
 
     def _check(self, output: Any, target: Any) -> None:
+        plain = _has_samples_only(output, target)
+        if self._calls == 1 and not plain:
+            why, whole, mean = self._difference(output, target)
+            self._is_confirmed = not why and whole == mean
+            if not self._is_confirmed:
+                why = why or f"it is {whole:.6g}, and the mean of the losses of two halves is {mean:.6g}"
+                _tell(advice.unchecked_loss_message(self._layout, why))
+        elif self._calls > 1 and (plain or self._is_confirmed):
+            _, whole, mean = self._difference(output, target)
+            if whole != mean:
+                raise UsageError(advice.loss_message(self._layout, self._calls, whole, mean))
+
+    def _difference(self, output: Any, target: Any) -> tuple[str, float, float]:
+        """Return why a loss cannot be compared, or "", and two numbers: the loss, and the mean of those of two halves.
+
+        The numbers are equal if the losses cannot be compared, or differ by no more than rounding.
+        """
         import torch
 
-        if not is_splittable((output, target)):
-            return
         drawn = {**random_states.of_torch(_device(output)), **random_states.of_host()}
         try:
-            with torch.no_grad():
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")
                 found = [self._compute(*part) for part in _select_parts(output, target)]
-        except Exception:  # such as a loss of pairs of samples, whose halves may have an odd number
-            return
+        except Exception as error:  # such as a loss of pairs of samples, whose halves may have an odd number
+            return f"its halves fail with {type(error).__name__}: {error}", 0.0, 0.0
         finally:
             random_states.put(drawn, _device(output))
         if not found:
-            return
+            return "there are no two samples", 0.0, 0.0
         (whole, _, size), (again, _, _), *halves = found
         weights = sum(weight for _, weight, _ in halves)
         mean = sum(weight * loss for loss, weight, _ in halves if weight) / weights if weights else whole
         scale = max(abs(whole), *(abs(loss) for loss, weight, _ in halves if weight), 0.0)
         largest = [float(value.detach().abs().max()) for value in samples.numbers(output) if value.numel()]
         rounding = 8 * size * max(largest, default=0.0)
-        if whole == again and abs(whole - mean) > max(_TOLERANCE, 8 * size) * scale + rounding:
-            raise UsageError(advice.loss_message(self._layout, self._calls, whole, mean))
+        differs = whole == again and abs(whole - mean) > max(_TOLERANCE, 8 * size) * scale + rounding
+        return "", whole, mean if differs else whole
 
     def _compute(self, output: Any, target: Any) -> tuple[float, float, float]:
         """Return the loss, its weight, and the machine epsilon of its format."""
@@ -179,13 +199,80 @@ def _range(value: float, world: World, group: Any) -> tuple[float, float]:
 
 
 def _select_parts(output: Any, target: Any) -> list[tuple[Any, Any]]:
-    """Return four selections of an output and a target: an even number of samples twice, then their two halves."""
-    count = count_samples((output, target))
+    """Return four selections of an output and a target: an even number of samples twice, then their two halves.
+
+    Raises:
+        ValueError: It is unknown which values have samples.
+    """
+    plain = _has_samples_only(output, target)
+    count = count_samples((output, target) if plain else target)
     even = count // 2 * 2
-    if not even or count_samples(output) != count:
+    if not even:
         return []
     slices = [slice(0, even), slice(0, even), slice(0, even // 2), slice(even // 2, even)]
-    return [select_samples((output, target), count, which) for which in slices]
+    if plain:
+        return [select_samples((output, target), count, which) for which in slices]
+    return [(_selected(output, count, which), select_samples(target, count, which)) for which in slices]
+
+
+def _has_samples_only(output: Any, target: Any) -> bool:
+    """Return whether all tensors of an output and a target have their samples in dimension 0."""
+    if not is_splittable((output, target)):
+        return False
+    try:
+        count = count_samples((output, target))
+    except UsageError:
+        return False
+    return count_samples(output) == count and not any(
+        _is_parameter(each) and len(each) == count for each in samples.numbers(output)
+    )
+
+
+def _selected(value: Any, count: int, which: slice) -> Any:
+    """Return some samples of an output of which some tensors have no samples, or have them in another dimension.
+
+    Raises:
+        ValueError: It is unknown which values have samples.
+    """
+    if isinstance(value, Mapping) and not is_dataclass(value):
+        return {key: _selected(each, count, which) for key, each in value.items()}
+    if isinstance(value, tuple | list):
+        return like(value, [_selected(each, count, which) for each in value])
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(
+            value, **{each.name: _selected(getattr(value, each.name), count, which) for each in fields(value)}
+        )
+    if hasattr(value, "ndim"):
+        return _selected_rows(value, count, which)
+    if value is None or isinstance(value, str | bytes | int | float):
+        return value
+    names = [name for name in getattr(value, "arg_constraints", ()) if name in vars(value)]  # of a distribution
+    if not names:
+        raise ValueError(f"it contains a value of the type {type(value).__name__}")
+    return type(value)(**{name: _selected(getattr(value, name), count, which) for name in names})
+
+
+def _selected_rows(value: Any, count: int, which: slice) -> Any:
+    if not value.ndim or _is_parameter(value):
+        return value
+    if value.shape[0] % count == 0:  # such as all positions of each sample
+        each = value.shape[0] // count
+        return value[which.start * each : which.stop * each]
+    places = [place for place, size in enumerate(value.shape) if size == count]
+    if len(places) > 1:
+        raise ValueError(f"several dimensions of an output ({'x'.join(map(str, value.shape))}) may be the samples")
+    return value.narrow(places[0], which.start, which.stop - which.start) if places else value
+
+
+def _is_parameter(value: Any) -> bool:
+    return bool(value.ndim and value.requires_grad and value.is_leaf)
+
+
+def _tell(what: str) -> None:
+    import torch
+
+    if not torch.distributed.is_initialized() or torch.distributed.get_rank() == 0:
+        sys.stderr.write(f"paceline: {what}\n")
 
 
 def _device(output: Any) -> Any:

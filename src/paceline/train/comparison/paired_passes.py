@@ -17,7 +17,7 @@ from paceline.train.comparison import samples
 from paceline.train.comparison.differences import relative
 from paceline.train.comparison.draws import NotReplayable
 from paceline.train.optimizers import is_split
-from paceline.train.parallel import cp, language_models, pp
+from paceline.train.parallel import cp, hugging_face, pp
 from paceline.train.passes import Loss, Passes, called
 from paceline.train.ranks import random_states
 from paceline.train.ranks.world import World
@@ -282,7 +282,7 @@ def traced(model: Any, *, deep: bool) -> Iterator[Outputs]:
     found: Outputs = {}
     calls: Counter[str] = Counter()
     named = model.named_modules() if deep else [("", model)]
-    parts = [(name, part) for name, part in named if not language_models.is_of_stage(part)]
+    parts = [(name, part) for name, part in named if not hugging_face.is_of_stage(part)]
     handles = [part.register_forward_hook(partial(_note, found, calls, name)) for name, part in parts]
     try:
         yield found

@@ -1,16 +1,16 @@
 """Measures by how much rounding changes the results of the whole model.
 
-The model runs twice more. In the first run, the last bits of the parameters are changed. In the second run, the model
-is in double precision, and the parameters are changed by more, so that ReLUs and maxima that are close to a tie decide
-otherwise. The second run also finds the biases that do not influence the loss, such as a bias before BatchNorm. The
-true gradient of such a bias is 0; the gradient that is computed in fp32 or bf16 is the rounding error of a sum whose
-terms cancel.
+The model runs once or twice more. In the first run, the last bits of the parameters are changed. In the second run, the
+model is in double precision, and the parameters are changed by more, so that ReLUs and maxima that are close to a tie
+decide otherwise. A model that is in double precision already has no second run. The last run also finds the biases that
+do not influence the loss, such as a bias before BatchNorm. The true gradient of such a bias is 0; the computed gradient
+is the rounding error of a sum whose terms cancel.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,11 @@ from paceline.train.double_precision import as_double, in_double
 
 _SECOND_CHANGE = 2.0**-18  # relative change of parameters in the second run, 16 times that of the first run in fp32
 _ZERO = 1e-9  # gradient of a bias without influence, relative to the sum of its absolute terms, in double precision
-_ROUNDED = {4: 1e-3, 2: 2.0**-7}  # its rounding error in the same unit, by bytes of an element; fp32: 3e-4 was measured
+_ROUNDED = {
+    8: 2e-12,
+    4: 1e-3,
+    2: 2.0**-7,
+}  # its rounding error in that unit, by bytes of an element; fp32: 3e-4 measured
 Values = Mapping[str, Any]  # outputs, losses and gradients by name; None for a weight without a gradient
 
 
@@ -33,21 +37,25 @@ def measured(whole: Any, item_bytes: int, first: Values, again: Callable[[], Val
         again: Runs the whole model once more on the same samples, and returns the values.
     """
     kept = {name: None if value is None else value.detach().clone() for name, value in first.items()}
-    with _changed(whole, differences.last_bits(item_bytes)):
-        found = _changes(kept, again())
-    if item_bytes not in _ROUNDED:
-        return found
     terms: dict[str, float] = {}
-    try:
-        with in_double(whole), _changed(whole, _SECOND_CHANGE), _double_inside(whole), _noting_terms(whole, terms):
-            exact = again()
-            changes = _changes(kept, exact)
-    except (RuntimeError, TypeError):  # the model has tensors of its own in fp32
-        return found
+    is_double = item_bytes == 8
+    with (
+        _changed(whole, differences.last_bits(item_bytes)),
+        _noting_terms(whole, terms) if is_double else nullcontext(),
+    ):
+        exact = again()
+        found = changes = _changes(kept, exact)
+    if not is_double:
+        try:
+            with in_double(whole), _changed(whole, _SECOND_CHANGE), _double_inside(whole), _noting_terms(whole, terms):
+                exact = again()
+                changes = _changes(kept, exact)
+        except (RuntimeError, TypeError):  # the model has tensors of its own in fp32
+            return found
     for name, size in terms.items():
         gradient = exact.get(name)
         if gradient is not None and float(gradient.abs().max()) <= _ZERO * size:
-            changes[name] = _ROUNDED[item_bytes] * size / differences.times(item_bytes)
+            changes[name] = max(changes[name], _ROUNDED[item_bytes] * size / differences.times(item_bytes))
     return {name: max(change, changes[name]) for name, change in found.items()}
 
 

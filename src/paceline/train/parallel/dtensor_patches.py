@@ -18,11 +18,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
 from paceline.inprocess import hooks
+from paceline.train.ranks import random_states
 from paceline.train.ranks.agreement import digest, is_same
 
 _READ = ("item", "tolist", "numpy", "__float__", "__int__", "__bool__", "__index__", "__array__", "__format__")
@@ -106,6 +108,7 @@ def patch() -> None:
     for name in _READ:
         hooks.install(DTensor, name, _reader(name))
     _refuse_mixed_norms(DTensor)
+    _clip_one_by_one(DTensor)
     handlers = DTensor._op_dispatcher._custom_op_handlers
     handlers.update(dict.fromkeys(_drawing_operators(), _draw))
 
@@ -200,6 +203,23 @@ def _refuse_mixed_norms(kind: Any) -> None:
     _patch_total_norm(check, replicated)
 
 
+def _clip_one_by_one(kind: Any) -> None:
+    """Patch torch's gradient clipping to clip one gradient after the other if only some of them are split.
+
+    Kernels for lists of tensors refuse lists of both kinds.
+    """
+    from torch.nn.utils import clip_grad
+
+    original = getattr(clip_grad, "_has_foreach_support", None)
+    if original is None:
+        return
+
+    def has_foreach_support(tensors: Any, device: Any) -> bool:
+        return len({isinstance(each, kind) for each in tensors}) < 2 and original(tensors, device)
+
+    hooks.install(clip_grad, "_has_foreach_support", has_foreach_support)
+
+
 def refuse_second_derivatives(model: Any, layout: Layout) -> None:
     """Make the backward pass of a model raise an error if its gradients will be differentiated again.
 
@@ -243,6 +263,50 @@ def refuse_norms_of_stages(model: Any) -> None:
             )
 
     _patch_total_norm(check, lambda norm: norm)
+
+
+def refuse_draws_of_stages(model: Any, layout: Layout) -> None:
+    """Patch torch's random functions to refuse parameters and gradients of a pipeline stage.
+
+    A rank draws numbers for its own layers only, which are not those of one process. Draws in the passes of the model
+    are allowed.
+
+    Args:
+        model: The module that holds the parameters of this rank.
+        layout: The layout of the run, for messages.
+    """
+    import torch
+
+    shapes = {parameter.shape for parameter in model.parameters()}
+    reference = weakref.ref(model)
+
+    def is_of_stage(tensor: Any) -> bool:
+        model = reference() if tensor.shape in shapes and not random_states.in_stream() else None
+        if model is None or random_states.is_apart():
+            return False
+        own = (each for parameter in model.parameters() for each in (parameter, parameter.grad) if each is not None)
+        return _pointer(tensor) in set(map(_pointer, own))
+
+    def refusing(draw: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(draw)
+        def drawn(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if isinstance(tensor, torch.Tensor) and is_of_stage(tensor):
+                raise UsageError(
+                    f"layout {layout}: {draw.__name__}() draws random numbers for a parameter or gradient. With pp, a "
+                    "rank would draw other numbers than one process, because it has only some of the layers; draw "
+                    "them before setup(), or use dp, shard or tp"
+                )
+            return draw(tensor, *args, **kwargs)
+
+        return drawn
+
+    for name in _DRAWING:
+        owner = torch.Tensor if name.endswith("_") else torch
+        hooks.install(owner, name, refusing(getattr(owner, name)))
+
+
+def _pointer(tensor: Any) -> int:
+    return int(getattr(tensor, "_local_tensor", tensor).data_ptr())
 
 
 def _patch_total_norm(check: Callable[[list[Any]], None], convert: Callable[[Any], Any]) -> None:

@@ -5,9 +5,9 @@ most p micro-batches instead of m. The interleaved schedule, with v stages on ea
 Zero-bubble computes gradients of weights while other schedules wait (Narayanan et al. 2021; Qi et al. 2023). Only the
 activations at each cut are sent. Each rank keeps 1/p of the layers' memory.
 
-The model must be an `nn.Sequential` whose children are the layers, or a language model of Hugging Face
-(`language_models.py`). The cuts follow the cost of the layers: counted as two FLOPs for each weight of a linear layer
-or convolution, or measured by rank 0 on a sample.
+The model must be an `nn.Sequential` whose children are the layers, or a model of Hugging Face with one list of layers
+(`hugging_face.py`). The cuts follow the cost of the layers: counted as two FLOPs for each weight of a linear layer or
+convolution, or measured by rank 0 on a sample.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.core.errors import UsageError
-from paceline.train.parallel import language_models, tied_parameters
+from paceline.train.parallel import hugging_face, tied_parameters
 from paceline.train.parallel.balance import counted, cut
 
 _MOST_SHAPES = 8  # largest number of input shapes whose schedules are kept
@@ -89,42 +89,42 @@ def stages_of(
     """
     from torch import nn
 
-    is_language_model = language_models.is_language_model(model)
-    if not is_language_model and not isinstance(model, nn.Sequential):
+    has_stages = hugging_face.has_stages(model)
+    if not has_stages and not isinstance(model, nn.Sequential):
         raise UsageError(
-            f"pp={ranks}: {type(model).__name__} is neither an nn.Sequential nor a language model of Hugging Face with "
-            "one list of layers, so it is unknown where to split it; write it as a Sequential of its layers, or use "
-            "shard or tp instead of pp"
+            f"pp={ranks}: {type(model).__name__} is neither an nn.Sequential nor a model of Hugging Face with one list "
+            "of layers of equal shapes, so it is unknown where to split it; write it as a Sequential of its layers, or "
+            "use shard or tp instead of pp"
         )
     if not costs:
         of_layers = [counted(layer) for layer in model._modules.values()]
-        costs = language_models.costs_of(model) if is_language_model else of_layers
+        costs = hugging_face.costs_of(model) if has_stages else of_layers
     count = ranks * pipeline.stages_each
     if len(costs) < count:
         raise UsageError(
             f"pp={ranks}: {pipeline.schedule} makes {count} stages, and the model has {len(costs)} layers; "
             f"use at most pp={len(costs) // pipeline.stages_each or 1}"
         )
-    stages = _parts(model, cut(costs, count), is_language_model=is_language_model)
+    stages = _parts(model, cut(costs, count), has_stages=has_stages)
     tied = tied_parameters.find(model, stages, ranks)
     for number in range(rank, count, ranks):
         for each in reversed(tied):  # what is registered last comes first
             if number in each.stages:
-                tied_parameters.register(stages[number], each, language_models.stand_in)
+                tied_parameters.register(stages[number], each, hugging_face.stand_in)
         stages[number].register_forward_pre_hook(_make_input_gradients_contiguous)
         stages[number].register_forward_hook(_make_output_contiguous)
-        if number < count - 1 and not is_language_model:
+        if number < count - 1 and not has_stages:
             stages[number].register_forward_hook(_check_output, prepend=True)
     return [(number, stages[number]) for number in range(rank, count, ranks)], tied
 
 
-def _parts(model: Any, cuts: Sequence[range], *, is_language_model: bool) -> list[Any]:
+def _parts(model: Any, cuts: Sequence[range], *, has_stages: bool) -> list[Any]:
     from torch import nn
 
-    if is_language_model:
+    if has_stages:
         last = len(cuts) - 1
         return [
-            language_models.stage_of(model, part, first=number == 0, last=number == last)
+            hugging_face.stage_of(model, part, first=number == 0, last=number == last)
             for number, part in enumerate(cuts)
         ]
     layers = list(model._modules.items())  # a layer can occur several times
@@ -192,7 +192,7 @@ def joined(stages: Sequence[Any]) -> Any:
     from torch import nn
 
     if not isinstance(stages[0], nn.Sequential):
-        return language_models.joined(stages)
+        return hugging_face.joined(stages)
     return nn.Sequential(OrderedDict(layer for stage in stages for layer in stage._modules.items()))
 
 
@@ -293,7 +293,7 @@ class Stages:
 
         Args:
             inputs: Tensor with samples in dimension 0, used on the rank of the first stage. For a Hugging Face model
-                also a mapping: its `input_ids` are used there, and its other values on all ranks.
+                also a mapping: its `input_ids` or `pixel_values` are used there, and its other values on all ranks.
             target: Tensor with samples in dimension 0; used on the rank of the last stage.
             loss: Returns a scalar for an output and a target.
 
@@ -335,17 +335,14 @@ class Stages:
                 value = modules[number](value, **others)
             if number < count - 1:
                 value = _sent(value if number in modules else None, number % ranks, self._made_of[0], self._made_of[1])
-        return language_models.restored(self.modules[-1][1], value) if self.has_last else None
+        return hugging_face.restored(self.modules[-1][1], value) if self.has_last else None
 
     def _loss_of(self, output: Any, target: Any) -> Any:
         if self._loss is None:
             raise RuntimeError("the pipeline has no loss before its first batch")
-        return self._loss(language_models.restored(self.modules[-1][1], output), target)
+        return self._loss(hugging_face.restored(self.modules[-1][1], output), target)
 
 
 def _apart(inputs: Any) -> tuple[Any, dict[str, Any]]:
     """Return the input of the first stage, and the inputs of all stages by their names."""
-    if not isinstance(inputs, Mapping):
-        return inputs, {}
-    language_models.check_inputs(inputs)
-    return inputs[language_models.IDS], {name: value for name, value in inputs.items() if name != language_models.IDS}
+    return hugging_face.divided(inputs) if isinstance(inputs, Mapping) else (inputs, {})

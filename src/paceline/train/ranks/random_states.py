@@ -15,6 +15,7 @@ from zlib import crc32
 
 State = dict[str, Any]  # by the keys that the functions below use
 _apart: list[bool] = []  # not empty inside `apart()`
+_in_stream: list[bool] = []  # not empty while numbers are drawn from a `Stream`
 
 
 @contextmanager
@@ -30,6 +31,11 @@ def apart() -> Iterator[None]:
 def is_apart() -> bool:
     """Return whether the current draws and exchanges are Paceline's own, not the model's."""
     return bool(_apart)
+
+
+def in_stream() -> bool:
+    """Return whether random numbers are drawn from a separate stream now, as in the passes of a pipeline stage."""
+    return bool(_in_stream)
 
 
 def of_torch(device: Any) -> State:
@@ -116,9 +122,11 @@ class Stream:
         """Draw from this stream inside the context."""
         outside = self._now()
         put(self.state, self._device)
+        _in_stream.append(True)
         try:
             yield
         finally:
+            _in_stream.pop()
             self.state = self._now()
             put(outside, self._device)
 

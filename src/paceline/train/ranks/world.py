@@ -111,17 +111,19 @@ class World:
             states |= {f"{name} {kind}": _plain(state) for kind, state in stream.state.items()}
         return {f"{name} of rank {self.rank}": state for name, state in states.items()}
 
-    def draw_on(self, text: str, states: Mapping[str, Any] | None) -> None:
+    def draw_on(self, text: str, states: Mapping[str, Any] | None, host: random_states.State | None = None) -> None:
         """Restore this rank's random numbers.
 
         Args:
             text: The torch states of rank 0, as `drawn` returns them.
-            states: The states of this rank from a checkpoint. With None, rank 0 continues from `text` and the other
-                ranks get separate random numbers.
+            states: The states of this rank from a checkpoint. With None, rank 0 continues from `text`, the other ranks
+                get separate random numbers of torch, and all ranks continue from `host`.
+            host: The states of Python and NumPy of rank 0; None: they stay as they are.
         """
         import torch
 
         if states is None:
+            random_states.put(host or {}, self.device)
             seed = crc32(text.encode())
             if self.rank == 0:
                 found = dict(zip(("cpu", "cuda"), map(state_of, text.split()), strict=False))

@@ -1,9 +1,10 @@
-"""Pipeline stages of Hugging Face's language models: a stage is the model without the layers of the other stages.
+"""Pipeline stages of Hugging Face's models: a stage is the model without the layers of the other stages.
 
 Such a model has one list of layers (in its base model, or in a child of it, such as the encoder of BERT), modules
 before it (embeddings, dropout) and modules after it (the last norm, the head). A stage keeps all names, so that its
 parameters are called as in the model. It computes positions and masks itself. All stages but the first get the
-activations of the stage before them in place of the embedded tokens.
+activations of the stage before them: language models in place of the embedded tokens, vision models in place of the
+pixels, which their stand-ins for the embeddings return.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
 from inspect import signature
+from types import SimpleNamespace
 from typing import Any
 
 from paceline.core.errors import UsageError
 from paceline.train.parallel.balance import counted
 
-IDS = "input_ids"  # the input of the first stage; the other inputs go to all stages
+_IDS, _PIXELS = "input_ids", "pixel_values"  # the input of the first stage; the other inputs go to all stages
 _EMBEDDED = "inputs_embeds"
 _OF_THE_LAST = ("labels",)
 
@@ -27,13 +29,21 @@ def is_hugging_face(model: Any) -> bool:
     return hasattr(model, "base_model_prefix") and hasattr(model, "get_input_embeddings")
 
 
-def is_language_model(model: Any) -> bool:
-    """Return whether a Hugging Face model can be split into stages: it has one list of layers and takes embeddings."""
+def has_stages(model: Any) -> bool:
+    """Return whether a model can be split into stages: it is of Hugging Face, with one list of layers.
+
+    Language models take embedded tokens. In vision models, all layers have the same shapes, so that each layer can get
+    the activations of any other.
+    """
     if not is_hugging_face(model):
         return False
     base = _base(model)
     own = [module for module in {model, base} if any(True for _ in module.parameters(recurse=False))]
-    return not own and _listed(base) is not None and _EMBEDDED in signature(base.forward).parameters
+    listed, inputs = _listed(base), signature(base.forward).parameters
+    if own or listed is None:
+        return False
+    shapes = {tuple(p.shape for p in layer.parameters()) for layer in base.get_submodule(listed).children()}
+    return _EMBEDDED in inputs or _PIXELS in inputs and len(shapes) == 1
 
 
 def is_of_stage(module: Any) -> bool:
@@ -54,23 +64,26 @@ def stage_of(model: Any, layers: Sequence[int], *, first: bool, last: bool) -> A
     """Return a stage: a shallow copy of a model with some of its layers, which it shares with the model.
 
     Args:
-        model: A model for which `is_language_model` is true.
+        model: A model for which `has_stages` is true.
         layers: The indices of the layers of the stage.
         first: Whether the stage has the modules before the layers.
         last: Whether the stage has the modules after the layers.
 
     Returns:
-        A module. Its forward takes token ids (the first stage) or activations, and further inputs as keywords. It
-        returns activations, or the tensors in the output of the model (the last stage), for `restored`.
+        A module. Its forward takes token ids or pixels (the first stage) or activations, and further inputs as
+        keywords. It returns activations, or the tensors in the output of the model (the last stage), for `restored`.
     """
     base = _base(model)
+    inputs = signature(base.forward).parameters
+    given = _IDS if first and _IDS in inputs else _EMBEDDED if _EMBEDDED in inputs else _PIXELS
     own = _without(base, (_listed(base) or "").split("."), layers, first=first, last=last)
     stage = own if base is model else _shallow(model)
     if base is not model:
         others = {} if last else {name: _passing(child) for name, child in stage._modules.items()}
         stage._modules.update({**others, model.base_model_prefix: own})
     call = stage.forward if last else own.forward
-    stage.forward = partial(_forward, call, first=first, form=_form(stage) if last else None)
+    kind = type(model).__name__ if given == _PIXELS and not first else ""
+    stage.forward = partial(_forward, call, given, form=_form(stage) if last else None, kind=kind)
     return stage
 
 
@@ -106,16 +119,19 @@ def restored(stage: Any, value: Any) -> Any:
     return form["kind"](**dict(zip(form["names"], values, strict=True)))
 
 
-def check_inputs(inputs: Any) -> None:
-    """Check that inputs of a language model are token ids, or a mapping that contains them.
+def divided(inputs: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the input of the first stage, and the inputs of all stages by their names.
 
     Raises:
-        UsageError: There are no token ids.
+        UsageError: There are neither token ids nor pixels.
     """
-    if isinstance(inputs, Mapping) and IDS not in inputs:
+    name = next((name for name in (_IDS, _PIXELS) if name in inputs), None)
+    if name is None:
         raise UsageError(
-            f"pp: the inputs are {', '.join(map(str, inputs))}; stages of a Hugging Face model need {IDS} among them"
+            f"pp: the inputs are {', '.join(map(str, inputs))}; stages of a Hugging Face model need {_IDS} or "
+            f"{_PIXELS} among them"
         )
+    return inputs[name], {key: value for key, value in inputs.items() if key != name}
 
 
 def _base(model: Any) -> Any:
@@ -141,10 +157,24 @@ def _form(stage: Any) -> dict[str, Any]:
     return stage.output_form
 
 
-def _forward(call: Any, value: Any, *, first: bool, form: dict[str, Any] | None, **given: Any) -> Any:
-    dropped = (IDS, _EMBEDDED, *(() if form is not None else _OF_THE_LAST))
+def _forward(call: Any, name: str, value: Any, *, form: dict[str, Any] | None, kind: str, **given: Any) -> Any:
+    """Call a stage; return the activations for the next stage, or with `form` the tensors of the model's output.
+
+    Raises:
+        UsageError: A stage of a vision model, of the class `kind`, needs more from the first stage than activations.
+    """
+    dropped = (_IDS, _EMBEDDED, *(() if form is not None else _OF_THE_LAST))
     given = {name: value for name, value in given.items() if name not in dropped}
-    output = call(**{IDS if first else _EMBEDDED: value}, **{**given, "use_cache": False, "return_dict": True})
+    own = {} if name == _PIXELS else {"use_cache": False}
+    try:
+        output = call(**{name: value}, **{**given, **own, "return_dict": True})
+    except (AttributeError, TypeError, ValueError) as error:
+        if not kind:
+            raise
+        raise UsageError(
+            f"pp: {kind} cannot be split into stages, because a stage fails with the activations of the stage before "
+            f"it ({error}); use shard or tp instead of pp"
+        ) from error
     if form is None:
         return output[0]
     tensors = {name: value for name, value in output.items() if hasattr(value, "shape")}
@@ -199,8 +229,16 @@ def _passing(module: Any) -> Any:
     plain = (str, int, float, bool, type(None))
     found = nn.Identity()
     found.__dict__.update({name: value for name, value in vars(module).items() if isinstance(value, plain)})
+    found.__dict__.update({name: _outline(child) for name, child in module.named_children()})
     found.forward, found.is_of_stage = _first, True
     return found
+
+
+def _outline(module: Any) -> Any:
+    """Return the names of a module's children and parameters, with empty tensors, as models read their formats."""
+    inside = {name: _outline(child) for name, child in module.named_children()}
+    own = {name: each.new_empty(0) for name, each in module.named_parameters(recurse=False)}
+    return SimpleNamespace(**inside, **own)
 
 
 def _nothing() -> Any:

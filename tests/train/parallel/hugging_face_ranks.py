@@ -1,6 +1,6 @@
-"""Hugging Face's language models trained on the ranks of a layout, or by hand on one process; as JSON.
+"""Hugging Face's models trained on the ranks of a layout, or by hand on one process; as JSON.
 
-python language_model_ranks.py RESULT.json LAYOUT SCHEDULE MODEL ...
+python hugging_face_ranks.py RESULT.json LAYOUT SCHEDULE MODEL ...
 """
 
 from __future__ import annotations
@@ -42,6 +42,10 @@ NAMES = {
     "LlamaOfTwo": {**WIDE, "num_key_value_heads": 2},
     "TiedLlama": {**WIDE, "tie_word_embeddings": True},
 }
+PICTURES = {**ENCODER, "num_channels": 1, "image_size": 8, "patch_size": 4, "num_labels": 3, "drop_path_rate": 0.0}
+NAMES |= dict.fromkeys((f"{kind}ForImageClassification" for kind in ("ViT", "DeiT", "Beit", "Dinov2")), PICTURES)
+NAMES["ViTMAEForPreTraining"] = PICTURES
+NAMES["ConvNextForImageClassification"] = {"num_channels": 1, "hidden_sizes": [4, 8], "depths": [1, 1], "num_stages": 2}
 NAMES["TiedGPT2"] = {**NAMES["GPT2LMHeadModel"], "tie_word_embeddings": True}
 KINDS = {"TiedLlama": "LlamaForCausalLM", "LlamaOfTwo": "LlamaForCausalLM", "TiedGPT2": "GPT2LMHeadModel"}
 STEPS, BATCH, LENGTH = 3, 8, 10
@@ -61,11 +65,16 @@ def batches(name: str) -> list[tuple[Any, Any]]:
         ids = torch.randint(1, 62, (BATCH, LENGTH), generator=drawn)
         mask = (torch.arange(LENGTH) < torch.randint(4, LENGTH + 1, (BATCH, 1), generator=drawn)).long()
         target = ids.roll(-1, 1) if "Classification" not in name else ids[:, 0] % 3
-        found.append(({"input_ids": ids * mask, "attention_mask": mask}, target))
+        inputs = {"input_ids": ids * mask, "attention_mask": mask}
+        if "num_channels" in NAMES[name]:
+            inputs = {"pixel_values": torch.rand(BATCH, 1, 8, 8, generator=drawn)}
+        found.append((inputs, target))
     return found
 
 
 def loss_of(output: Any, target: Any) -> Any:
+    if "loss" in output:
+        return output.loss
     return cross_entropy(output.logits.flatten(0, -2), target.flatten())
 
 

@@ -1,4 +1,4 @@
-"""Hugging Face's language models on pipeline stages train as on one process; others are refused with the reason."""
+"""Hugging Face's models on pipeline stages train as on one process; others are refused with the reason."""
 
 from __future__ import annotations
 
@@ -10,20 +10,25 @@ from pathlib import Path
 import pytest
 import torch
 from tests.train.launching import environment, on_ranks
-from tests.train.parallel.language_model_ranks import model_of
+from tests.train.parallel.hugging_face_ranks import model_of
 
 from paceline.core.errors import UsageError
-from paceline.train.parallel import language_models
+from paceline.train.parallel import hugging_face
 from paceline.train.parallel.pp import Pipeline, joined, stages_of
 
-PROGRAM = Path(__file__).with_name("language_model_ranks.py")
+PROGRAM = Path(__file__).with_name("hugging_face_ranks.py")
 MODELS = ["LlamaForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM", "GPT2LMHeadModel", "Gemma3ForCausalLM"]
 MODELS += ["GPTNeoXForCausalLM", "LlamaOfTwo", "TiedLlama", "TiedGPT2"]
 MODELS += ["BertForMaskedLM", "RobertaForMaskedLM", "ElectraForMaskedLM", "DistilBertForMaskedLM"]
+MODELS += [f"{kind}ForImageClassification" for kind in ("ViT", "DeiT", "Beit", "Dinov2")]
 SPLIT = {"pp=2": ("interleaved", MODELS), "dp=2": ("1f1b", MODELS[:1])}
-SPLIT |= {"shard=2,pp=2": ("1f1b", [*MODELS[:4], "TiedGPT2", "BertForMaskedLM"]), "pp=2,tp=2": ("1f1b", ["LlamaOfTwo"])}
+SPLIT |= {
+    "shard=2,pp=2": ("1f1b", [*MODELS[:4], "TiedGPT2", "BertForMaskedLM", MODELS[-4]]),
+    "pp=2,tp=2": ("1f1b", ["LlamaOfTwo"]),
+}
 REFUSED = {
-    "T5ForConditionalGeneration": "is neither an nn.Sequential nor a language model of Hugging Face with",
+    "T5ForConditionalGeneration": "is neither an nn.Sequential nor a model of Hugging Face with one list of layers",
+    "ConvNextForImageClassification": "is neither an nn.Sequential nor a model of Hugging Face with one list of layers",
     "LlamaForSequenceClassification": "computes different values on 2 ranks than on one",
 }
 
@@ -47,8 +52,8 @@ def test_losses_evaluation_and_weights_are_those_of_one_process(one, layout, tmp
         assert "error" not in found[name], found[name]
         assert found[name]["losses"] == pytest.approx(one[name]["losses"], rel=1e-5)
         assert found[name]["evaluated"] == pytest.approx(one[name]["evaluated"], rel=1e-5)
-        # The bias of the keys of BERT does not affect the loss; its gradient is a rounding error.
-        assert found[name]["weights"] == pytest.approx(one[name]["weights"], rel=1e-4, abs=1e-5)
+        # The bias of keys does not affect the loss; its gradient is a rounding error.
+        assert found[name]["weights"] == pytest.approx(one[name]["weights"], rel=1e-4, abs=1e-4)
 
 
 def test_what_has_no_stages_is_refused(tmp_path):
@@ -76,11 +81,19 @@ def test_the_stages_one_after_the_other_are_the_model():
     ids = torch.randint(1, 61, (2, 7), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         whole = model(input_ids=ids, **inputs)
-        output = language_models.restored(stages[1], stages[1](stages[0](ids, **inputs), **inputs))
+        output = hugging_face.restored(stages[1], stages[1](stages[0](ids, **inputs), **inputs))
     torch.testing.assert_close(output.logits, whole.logits)
     assert type(output) is type(whole)
 
 
-def test_inputs_without_token_ids_are_named():
-    with pytest.raises(UsageError, match="the inputs are inputs_embeds, attention_mask; .* need input_ids"):
-        language_models.check_inputs({"inputs_embeds": 1, "attention_mask": 2})
+def test_a_vision_model_that_needs_more_than_activations_is_refused():
+    """The decoder of a masked autoencoder needs the mask of the patches, which only the first stage has."""
+    model = model_of("ViTMAEForPreTraining").eval()
+    stages = dict(stages_of(model, 0, 2, Pipeline())[0] + stages_of(model, 1, 2, Pipeline())[0])
+    with pytest.raises(UsageError, match="ViTMAEForPreTraining cannot be split into stages"):
+        stages[1](stages[0](torch.rand(2, 1, 8, 8)))
+
+
+def test_inputs_without_token_ids_and_pixels_are_named():
+    with pytest.raises(UsageError, match="the inputs are inputs_embeds, attention_mask; .* need input_ids or pixel"):
+        hugging_face.divided({"inputs_embeds": 1, "attention_mask": 2})
