@@ -45,6 +45,19 @@ NAMES = {
 PICTURES = {**ENCODER, "num_channels": 1, "image_size": 8, "patch_size": 4, "num_labels": 3, "drop_path_rate": 0.0}
 NAMES |= dict.fromkeys((f"{kind}ForImageClassification" for kind in ("ViT", "DeiT", "Beit", "Dinov2")), PICTURES)
 NAMES["ViTMAEForPreTraining"] = PICTURES
+UNTIED = {**SMALL, "tie_word_embeddings": False}
+NAMES |= dict.fromkeys(("BloomForCausalLM", "FalconForCausalLM"), UNTIED)
+NAMES["OPTForCausalLM"] = {**UNTIED, "ffn_dim": 32, "word_embed_proj_dim": 16, "dropout": 0.0}
+NAMES["GPTNeoForCausalLM"] = {
+    "vocab_size": 62,
+    "hidden_size": 16,
+    "num_layers": 4,
+    "num_heads": 2,
+    "attention_types": [[["global", "local"], 2]],
+    "tie_word_embeddings": False,
+    **dict.fromkeys(("resid_dropout", "embed_dropout", "attention_dropout"), 0.0),
+}
+NAMES["DebertaV2ForMaskedLM"] = ENCODER
 NAMES["ConvNextForImageClassification"] = {"num_channels": 1, "hidden_sizes": [4, 8], "depths": [1, 1], "num_stages": 2}
 NAMES["TiedGPT2"] = {**NAMES["GPT2LMHeadModel"], "tie_word_embeddings": True}
 KINDS = {"TiedLlama": "LlamaForCausalLM", "LlamaOfTwo": "LlamaForCausalLM", "TiedGPT2": "GPT2LMHeadModel"}

@@ -20,6 +20,7 @@ PROGRAM = Path(__file__).with_name("hugging_face_ranks.py")
 MODELS = ["LlamaForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM", "GPT2LMHeadModel", "Gemma3ForCausalLM"]
 MODELS += ["GPTNeoXForCausalLM", "LlamaOfTwo", "TiedLlama", "TiedGPT2"]
 MODELS += ["BertForMaskedLM", "RobertaForMaskedLM", "ElectraForMaskedLM", "DistilBertForMaskedLM"]
+MODELS += ["BloomForCausalLM", "FalconForCausalLM", "OPTForCausalLM", "GPTNeoForCausalLM", "DebertaV2ForMaskedLM"]
 MODELS += [f"{kind}ForImageClassification" for kind in ("ViT", "DeiT", "Beit", "Dinov2")]
 SPLIT = {"pp=2": ("interleaved", MODELS), "dp=2": ("1f1b", MODELS[:1])}
 SPLIT |= {

@@ -127,6 +127,22 @@ def across_rows():
     AcrossRows()(X)
 
 
+class Trimming(nn.Module):
+    """Pads sequences to the longest one of the rows that it gets."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.RNN(6, 2, batch_first=True)
+
+    def forward(self, rows, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(rows, lengths, batch_first=True, enforce_sorted=False)
+        return nn.utils.rnn.pad_packed_sequence(self.inner(packed)[0], batch_first=True)[0]
+
+
+def trimming():
+    Trimming()(X.unsqueeze(1).expand(-1, 5, -1).contiguous(), torch.tensor([5] * 16 + [3] * 16))
+
+
 class Telling(nn.Module):
     """Prints a text about its rows."""
 

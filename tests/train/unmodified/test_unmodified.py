@@ -216,6 +216,7 @@ REFUSED = {
     "no_tensor": "without a tensor",
     "one_row": "the first tensor that Linear gets has 1 row, which 2 ranks cannot share",
     "across_rows": "differs from the same part",
+    "trimming": "is 32x5x2 for the whole batch and 16x3x2 for a part of it",
     "keeps_gradients": "its backward pass stores kept['plot'], which has one row",
     "distribution": "its output 0 is a Categorical, which ranks cannot put together",
     "record_of_tensors": "its output 0 is a Record, which ranks cannot put together; let it return tensors",

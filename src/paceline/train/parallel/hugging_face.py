@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from inspect import signature
 from types import SimpleNamespace
@@ -22,6 +23,7 @@ from paceline.train.parallel.balance import counted
 _IDS, _PIXELS = "input_ids", "pixel_values"  # the input of the first stage; the other inputs go to all stages
 _EMBEDDED = "inputs_embeds"
 _OF_THE_LAST = ("labels",)
+_FINAL = "final"  # the name of a module after the layers begins with this, though OPT registers it before them
 
 
 def is_hugging_face(model: Any) -> bool:
@@ -82,7 +84,7 @@ def stage_of(model: Any, layers: Sequence[int], *, first: bool, last: bool) -> A
         others = {} if last else {name: _passing(child) for name, child in stage._modules.items()}
         stage._modules.update({**others, model.base_model_prefix: own})
     call = stage.forward if last else own.forward
-    kind = type(model).__name__ if given == _PIXELS and not first else ""
+    kind = "" if first else type(model).__name__
     stage.forward = partial(_forward, call, given, form=_form(stage) if last else None, kind=kind)
     return stage
 
@@ -161,14 +163,14 @@ def _forward(call: Any, name: str, value: Any, *, form: dict[str, Any] | None, k
     """Call a stage; return the activations for the next stage, or with `form` the tensors of the model's output.
 
     Raises:
-        UsageError: A stage of a vision model, of the class `kind`, needs more from the first stage than activations.
+        UsageError: A stage of a model of the class `kind` needs more from the stage before it than activations.
     """
     dropped = (_IDS, _EMBEDDED, *(() if form is not None else _OF_THE_LAST))
     given = {name: value for name, value in given.items() if name not in dropped}
     own = {} if name == _PIXELS else {"use_cache": False}
     try:
         output = call(**{name: value}, **{**given, **own, "return_dict": True})
-    except (AttributeError, TypeError, ValueError) as error:
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         if not kind:
             raise
         raise UsageError(
@@ -201,10 +203,11 @@ def _without(module: Any, path: Sequence[str], layers: Sequence[int], *, first: 
             if len(path) > 1:
                 found._modules[name] = _without(child, path[1:], layers, first=first, last=last)
             else:
-                kept = [layer if place in layers else _passing(layer) for place, layer in enumerate(child)]
+                own = child[layers[0]]
+                kept = [layer if place in layers else _passing_like(layer, own) for place, layer in enumerate(child)]
                 found._modules[name] = nn.ModuleList(kept)
-        elif not (first if before else last) and (
-            isinstance(child, nn.Dropout) or any(True for _ in child.parameters())
+        elif not (first if before and not name.startswith(_FINAL) else last) and (
+            isinstance(child, nn.Dropout) or "norm" in name or any(True for _ in child.parameters())
         ):
             found._modules[name] = _nothing() if isinstance(child, nn.Embedding) else _passing(child)
     return found
@@ -234,6 +237,37 @@ def _passing(module: Any) -> Any:
     return found
 
 
+def _passing_like(layer: Any, own: Any) -> Any:
+    """Return a stand-in for a layer, which returns its input in the form in which another layer returns its output.
+
+    In some models, layers return a tuple, such as the activations and the weights of the attention. The form is found
+    by a call of a copy of the other layer on the meta device, which computes no values.
+
+    Args:
+        layer: A layer of another stage.
+        own: A layer of this stage.
+    """
+    import torch
+    from torch.utils._pytree import tree_map
+
+    found, rest = _passing(layer), list[Any]()
+    tensors = [*own.parameters(), *own.buffers()]
+    double = copy.deepcopy(own, {id(each): each.to("meta") for each in tensors})
+
+    def forward(*given: Any, **named: Any) -> Any:
+        value = _first(*given, **named)
+        if not rest:
+            args, kwargs = tree_map(lambda each: each.to("meta") if hasattr(each, "is_meta") else each, (given, named))
+            output = None
+            with torch.no_grad(), suppress(RuntimeError):  # not all operators have meta kernels
+                output = double(*args, **kwargs)
+            rest.append((None,) * (len(output) - 1) if isinstance(output, tuple) else None)
+        return value if rest[0] is None else (value, *rest[0])
+
+    found.forward = forward
+    return found
+
+
 def _outline(module: Any) -> Any:
     """Return the names of a module's children and parameters, with empty tensors, as models read their formats."""
     inside = {name: _outline(child) for name, child in module.named_children()}
@@ -246,7 +280,7 @@ def _nothing() -> Any:
     from torch import nn, zeros
 
     found = nn.Identity()
-    found.forward, found.is_of_stage = lambda *_: zeros(()), True
+    found.forward, found.is_of_stage = lambda *_, **__: zeros(()), True
     return found
 
 

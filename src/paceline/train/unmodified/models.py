@@ -184,7 +184,8 @@ class SplitCalls:
             )
         refuse(
             f"the first tensor that {name} gets has {rows} row{'s' * (rows != 1)}, which {self._spread.ranks} ranks "
-            "cannot share; take a larger batch_size, or, if the samples are a list of tensors, stack them into one"
+            "cannot share; take a larger batch_size, stack a list of samples into one tensor, or, if the call does not "
+            "train, make it under torch.no_grad()"
         )
 
     def _are_numbers(self, leaves: Sequence[Any]) -> bool:

@@ -283,7 +283,7 @@ class _Comparison:
         for place, value in enumerate(whole.leaves):
             given = (value, own.leaves[place], moved.leaves[place])
             if not self._note(call, found, tolerance, place, given):
-                found.why = _other_output(place, value)
+                found.why = _other_output(place, value, own.leaves[place])
                 return found
         if not any(isinstance(value, self._torch.Tensor) for value in whole.leaves):
             return Found("it returns no tensor whose first dimension is the batch")
@@ -456,13 +456,25 @@ def _other_lines(whole: list[str], own: list[str]) -> str:
     return f"it prints {one[:80]!r} for the whole batch, and {other[:80]!r} for a part of it"
 
 
-def _other_output(place: int, value: Any) -> str:
-    """Return a message about an output that cannot be combined from the outputs of the ranks."""
+def _other_output(place: int, value: Any, own: Any) -> str:
+    """Return a message about an output that cannot be combined from the outputs of the ranks.
+
+    Args:
+        place: The index of the output.
+        value: The output for all rows.
+        own: The output for this rank's rows.
+    """
     kind = type(value)
     if not hasattr(value, "shape") and kind.__module__ != "builtins":
         way_out = "call the model with use_cache=False" if kind.__name__.endswith("Cache") else "let it return tensors"
         return f"its output {place} is a {kind.__name__}, which ranks cannot put together; {way_out}"
-    shape = "x".join(map(str, getattr(value, "shape", ()))) or _NUMBER
+    sizes = [tuple(getattr(each, "shape", ())) for each in (value, own)]
+    shape, of_part = ("x".join(map(str, each)) or _NUMBER for each in sizes)
+    if len(sizes[0]) == len(sizes[1]) and sizes[0][1:] != sizes[1][1:]:
+        return (
+            f"its output {place} is {shape} for the whole batch and {of_part} for a part of it, so a size other than "
+            "the first depends on the samples (with pad_packed_sequence, pass total_length=input.shape[1])"
+        )
     return (
         f"its output {place} ({shape}) for a part of the batch differs from the same part of the output for the whole "
         "batch"

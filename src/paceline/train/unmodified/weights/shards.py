@@ -224,8 +224,8 @@ def _check_optimizers(spread: Spread, module: Any, having: Sequence[Any]) -> Non
     if not having:
         spread.refuse(
             f"no optimizer has the weights of {type(module).__name__} at its first call in training; make it before, "
-            "or use dp "
-            "in place of shard where they are updated by hand"
+            "call the model under torch.no_grad() if it is not trained, or use dp in place of shard if the program "
+            "updates the weights by hand"
         )
     if any(type(optimizer).__name__ == "LBFGS" for optimizer in having):
         spread.refuse("LBFGS looks at all weights as one vector, which is split here; use dp in place of shard")
