@@ -96,6 +96,28 @@ def test_rows_of_unknown_samples_are_refused(batch):
     assert batch_samples.split_batch(batch, 1) == [batch]
 
 
+@pytest.mark.parametrize("wrap", [list, tuple])
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    "counts", [(1,) * 6, (2,) * 6, (3,) * 6, (4,) * 6, (1, 3, 2, 4, 1, 2), (0,) * 6, (0, 2, 3, 1, 2, 1)]
+)
+def test_images_with_boxes_are_never_miscounted(channels, counts, wrap):
+    """The number of images, or an error where it could be the number of channels or boxes."""
+    for number in range(1, 7):
+        images = wrap(torch.zeros(channels, 8 + row, 8) for row in range(number))
+        of_boxes = [torch.zeros(int(count), 4) for count in counts[:number]]
+        kinds = {
+            "dictionaries": wrap({"boxes": boxes, "labels": boxes[:, 0]} for boxes in of_boxes),
+            "tensors": wrap(of_boxes),
+            "labels": torch.zeros(number),
+        }
+        for kind, target in kinds.items():
+            try:
+                assert batch_samples.count_samples((images, target)) == number
+            except UsageError as error:
+                assert kind != "dictionaries" or number in (2, channels), error
+
+
 def test_the_output_of_a_hugging_face_model_stays_one():
     half = batch_samples.select_samples(CausalLMOutput(logits=X), 6, slice(0, 3))
     assert half.logits.tolist() == X[:3].tolist()

@@ -12,6 +12,7 @@ from typing import Any
 
 from paceline.core.errors import UsageError
 
+_MOST_CHANNELS = 4  # of an image
 _MOST_INPUTS = 2  # a longer list of dictionaries has one dictionary for each sample
 
 
@@ -32,7 +33,12 @@ def count_samples(batch: Any) -> int:
         UsageError: The sizes of the tensors and lists do not fit together.
     """
     candidates = [size for _, _, size in sorted(_candidates(batch, 0))]
-    found = next((size for size in candidates if _fits(batch, size)), None)
+    listed, has_dictionaries = _count_lists(batch)
+    likely = [size for size in candidates if size > 1 and _is_in_all(batch, size)]
+    first = [listed] if has_dictionaries else []
+    found = next((size for size in [*first, *likely, *candidates] if size and _fits(batch, size)), None)
+    if listed and found and found <= _MOST_CHANNELS and found != listed and _fits(batch, listed):
+        raise _unknown("tensors", listed, found)
     if found is None and candidates:
         sizes = ", ".join(map(str, dict.fromkeys(candidates)))
         raise UsageError(
@@ -40,6 +46,27 @@ def count_samples(batch: Any) -> int:
             "a collate_fn that returns tensors with samples in dimension 0, or lists with one entry for each sample"
         )
     return found or 0
+
+
+def _count_lists(batch: Any) -> tuple[int, bool]:
+    """Return the length of the lists of a batch, and whether one of them has dictionaries, such as boxes of each image.
+
+    Returns:
+        (0, False) unless the inputs are a list, there is another list, and the lists have the same length.
+    """
+    if not isinstance(batch, tuple | list) or not batch or not isinstance(batch[0], tuple | list):
+        return 0, False
+    lists = [each for each in batch if isinstance(each, tuple | list) and not hasattr(each, "_fields")]
+    if len(lists) < 2 or len({len(each) for each in lists}) > 1 or not lists[0]:
+        return 0, False
+    return len(lists[0]), any(_are(Mapping, each) for each in lists[1:])
+
+
+def _is_in_all(batch: Any, count: int) -> bool:
+    """Return whether each value of a batch that has tensors or lists has one with exactly this number of entries."""
+    values = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, tuple | list) else [batch]
+    sizes = [{size for _, _, size in _candidates(each, 1)} for each in values]
+    return all(count in each for each in sizes if each)
 
 
 def _candidates(value: Any, depth: int) -> Iterator[tuple[int, int, int]]:
@@ -100,8 +127,8 @@ def _are_samples(values: Sequence[Mapping[Any, Any]]) -> bool:
     if any(value.keys() != values[0].keys() for value in values):
         return False
     sizes = {len(each) for value in values for each in value.values() if getattr(each, "ndim", 0)}
-    if sizes == {len(values)}:
-        raise _unknown("dictionaries of tensors", len(values))
+    if sizes == {len(values)} and len(values) > 1:
+        raise _unknown("dictionaries of tensors", len(values), len(values))
     return True
 
 
@@ -114,14 +141,14 @@ def _tensors_are_samples(values: Sequence[Any]) -> bool:
     if any(len(value) != len(values) for value in values):
         return True
     if len(values) > _MOST_INPUTS and values[0].ndim > _MOST_INPUTS:  # such as images of as many channels
-        raise _unknown("tensors", len(values))
+        raise _unknown("tensors", len(values), len(values))
     return False
 
 
-def _unknown(what: str, count: int) -> UsageError:
+def _unknown(what: str, entries: int, rows: int) -> UsageError:
     return UsageError(
-        f"a batch of {count} samples has a list of {count} {what} with {count} rows each, so it is unknown whether "
-        "each entry is a sample; use larger batches or micro-batches"
+        f"a batch has a list of {entries} {what} with {rows} rows each, so it is unknown whether each entry is a "
+        "sample; use larger batches or micro-batches"
     )
 
 
