@@ -54,6 +54,31 @@ class Detector(nn.Module):
         return self.head(self.body(torch.stack(list(images))).relu().mean((2, 3)))
 
 
+class ByImage(nn.Module):
+    'Returns a list with an output for each image.'
+
+    def __init__(self, kind):
+        super().__init__()
+        self.body, self.kind = nn.Conv2d(1, 4, 3), kind
+
+    def forward(self, images):
+        return [self.kind(self.body(image[None])[0].flatten(1).T) for image in images]
+
+
+def places_of(output):
+    return output["places"] if isinstance(output, dict) else output[0] if isinstance(output, tuple) else output
+
+
+def of_images(output, targets):
+    losses = [places_of(own).mean(0)[:2].sub(each["boxes"]).abs().mean() for own, each in zip(output, targets)]
+    return torch.stack(losses).mean()
+
+
+def pictures(batch_size=8):
+    images = [torch.cat([image] * (1 + i % 3), 1) for i, image in enumerate(IMAGES)]
+    return DataLoader(list(zip(images, BOXES)), batch_size=batch_size, collate_fn=columns)
+
+
 def of_views(output, target):
     parts, mean = output
     return (parts - mean.detach()[:, None] - 1).pow(2).mean() + F.cross_entropy(mean, target % 4)
@@ -78,7 +103,17 @@ CASES = {
     "a tuple of views": (Encoder, lambda: DataLoader(Views(tuple), 8), of_views, {"micro_batches": 2}, False),
     "boxes": (Detector, detection, of_boxes, {"micro_batches": 2}, False),
     "boxes in a loop": (Detector, detection, of_boxes, {"micro_batches": 2}, True),
+    "tensors": (lambda: ByImage(lambda each: each), pictures, of_images, {}, False),
+    "tuples": (lambda: ByImage(lambda each: (each, each * 2)), pictures, of_images, {"micro_batches": 2}, False),
+    "dictionaries": (lambda: ByImage(lambda each: {"places": each}), pictures, of_images, {}, False),
+    "dictionaries in a loop": (lambda: ByImage(lambda each: {"places": each}), pictures, of_images, {}, True),
 }
+
+
+def evaluated_alone(model, loss):
+    'The mean over the images, each evaluated alone.'
+    with torch.no_grad():
+        return torch.stack([loss(model([image]), [boxes]) for (image,), (boxes,) in pictures(1)]).mean().item()
 
 
 def alone(make, loader, loss):
@@ -91,7 +126,7 @@ def alone(make, loader, loss):
         optimizer.step()
         optimizer.zero_grad()
         found.append(value.item())
-    return found
+    return [*found, evaluated_alone(model, loss)] if loss is of_images else found
 
 
 def on_ranks(layout, make, loader, loss, memory, own_loop):
@@ -109,6 +144,8 @@ def on_ranks(layout, make, loader, loss, memory, own_loop):
                 engine.train_batch(inputs, target)
             found.append(engine.loss())
             engine.step()
+        if loss is of_images:  # 11, 11 and 2 images
+            found.append(engine.evaluate(pictures(11))["loss"])
     except UsageError as error:
         return str(error)
     return found
@@ -129,7 +166,13 @@ def found(request, tmp_path_factory):
     return json.loads((folder / "result.json").read_text()), done.stderr
 
 
-@pytest.mark.parametrize("name", ["views in a loop", "views", "a tuple of views", "boxes", "boxes in a loop"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("views in a loop", "views", "a tuple of views", "boxes", "boxes in a loop"),
+        *("tensors", "tuples", "dictionaries", "dictionaries in a loop"),
+    ],
+)
 def test_lists_are_split_and_train_as_on_one_process(found, name):
     one, several = found[0][name]
     assert several == pytest.approx(one, rel=1e-5)
@@ -138,3 +181,5 @@ def test_lists_are_split_and_train_as_on_one_process(found, name):
 def test_all_of_them_are_compared(found):
     assert "Encoder is not compared" not in found[1]
     assert "Detector is not compared" not in found[1]
+    assert "ByImage is not compared" not in found[1]
+    assert "in the first step only" not in found[1]

@@ -136,6 +136,19 @@ def test_a_penalty_that_begins_later_is_refused_then():
             checked(*of_numbers())
 
 
+def test_samples_without_a_valid_target_have_no_loss():
+    """Their loss is NaN, with weight 0. The same holds for a half."""
+
+    def made(valid):
+        target = torch.randint(5, (6, 7))
+        target[valid:] = IGNORED
+        return torch.randn(6, 7, 5), target
+
+    checked = CheckedLoss(of_tokens, tokens, Layout(dp=2))
+    for valid in (6, 0, 3, 0):
+        checked(*made(valid))
+
+
 @dataclass
 class Output:
     values: torch.Tensor
@@ -185,7 +198,7 @@ def test_an_output_that_cannot_be_halved_is_told(capsys):
         checked((torch.randn(6, 5), object()), torch.randn(6, 5))
     told = capsys.readouterr().err
     assert told.count("compared with that of one process in the first step only") == 1
-    assert "cannot be halved (its halves fail with ValueError: it contains a value of the type object)" in told
+    assert "cannot be halved (a part fails with ValueError: it contains a value of the type object)" in told
 
 
 STATES = """

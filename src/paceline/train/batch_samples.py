@@ -113,9 +113,9 @@ def is_list_of_samples(values: Sequence[Any], count: int, depth: int = 1) -> boo
         return False
     if all(getattr(value, "ndim", 0) for value in values):
         return len({(value.ndim, value.dtype) for value in values}) == 1 and _tensors_are_samples(values)
-    return _are(str | bytes | int | float, values) or (
-        _are(tuple | list, values) and not all(_fits(value, count, depth + 1) for value in values)
-    )
+    if _are(tuple | list, values):
+        return not all(_fits(value, count, depth + 1) for value in values) or _tuples_are_samples(values)
+    return _are(str | bytes | int | float, values) or all(getattr(value, "ndim", None) == 0 for value in values)
 
 
 def _are_samples(values: Sequence[Mapping[Any, Any]]) -> bool:
@@ -130,6 +130,23 @@ def _are_samples(values: Sequence[Mapping[Any, Any]]) -> bool:
     if sizes == {len(values)} and len(values) > 1:
         raise _unknown("dictionaries of tensors", len(values), len(values))
     return True
+
+
+def _tuples_are_samples(values: Sequence[Sequence[Any]]) -> bool:
+    """Return True if each tuple is one sample, False if each is one input of the model for all samples.
+
+    Args:
+        values: As many tuples as samples. If a tuple is for all samples, its entries are samples.
+
+    Raises:
+        UsageError: Both are possible.
+    """
+    if any(len(value) != len(values) or not all(getattr(each, "ndim", 0) for each in value) for value in values):
+        return False
+    rows = {tuple(len(each) for each in value) for value in values}
+    if len(rows) == 1 and len(set(*rows)) == 1 and len(values) > 1 and set(*rows) != {len(values)}:
+        raise _unknown("tuples of tensors", len(values), len(values[0][0]))
+    return len(rows) > 1
 
 
 def _tensors_are_samples(values: Sequence[Any]) -> bool:

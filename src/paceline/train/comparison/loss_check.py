@@ -14,11 +14,11 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from paceline.core.errors import UsageError
 from paceline.core.layout import Layout
-from paceline.train.batch_samples import count_samples, is_splittable, like, select_samples
+from paceline.train.batch_samples import count_samples, is_list_of_samples, is_splittable, like, select_samples
 from paceline.train.comparison import advice, samples
 from paceline.train.comparison.restoration import restore_state
 from paceline.train.passes import Loss
@@ -64,20 +64,36 @@ class CheckedLoss:
     def _check(self, output: Any, target: Any) -> None:
         plain = _has_samples_only(output, target)
         if self._calls == 1 and not plain:
-            why, whole, mean = self._difference(output, target)
-            self._is_confirmed = not why and whole == mean
-            if not self._is_confirmed:
-                why = why or f"it is {whole:.6g}, and the mean of the losses of two halves is {mean:.6g}"
-                _tell(advice.unchecked_loss_message(self._layout, why))
+            self._confirm(output, target)
         elif self._calls > 1 and (plain or self._is_confirmed):
             _, whole, mean = self._difference(output, target)
-            if whole != mean:
+            if mean is not None:
                 raise UsageError(advice.loss_message(self._layout, self._calls, whole, mean))
 
-    def _difference(self, output: Any, target: Any) -> tuple[str, float, float]:
-        """Return why a loss cannot be compared, or "", and two numbers: the loss, and the mean of those of two halves.
+    def _confirm(self, output: Any, target: Any) -> None:
+        """Find out whether the samples of an output can be told, with halves and with one sample and the others."""
+        for alone in (False, True):
+            why, whole, mean = self._difference(output, target, alone=alone, tolerance=_ROUNDING)
+            if mean is not None:
+                why = f"it is {whole:.6g}, and the mean of the losses of two parts is {mean:.6g}"
+            if why:
+                _tell(advice.unchecked_loss_message(self._layout, why))
+                return
+        self._is_confirmed = True
 
-        The numbers are equal if the losses cannot be compared, or differ by no more than rounding.
+    def _difference(
+        self, output: Any, target: Any, *, alone: bool = False, tolerance: float = _TOLERANCE
+    ) -> tuple[str, float, float | None]:
+        """Compare a loss with the mean of the losses of two parts of the samples.
+
+        Args:
+            output: The output of the model.
+            target: The target.
+            alone: Whether the first part is one sample; otherwise the parts are halves.
+            tolerance: The relative tolerance for losses in fp32.
+
+        Returns:
+            Why they cannot be compared, or ""; the loss; and the mean, or None if it differs by no more than rounding.
         """
         import torch
 
@@ -85,29 +101,29 @@ class CheckedLoss:
         try:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                found = [self._compute(*part) for part in _select_parts(output, target)]
+                found = [self._compute(*part) for part in _select_parts(output, target, alone=alone)]
         except Exception as error:  # such as a loss of pairs of samples, whose halves may have an odd number
-            return f"its halves fail with {type(error).__name__}: {error}", 0.0, 0.0
+            return f"a part fails with {type(error).__name__}: {error}", 0.0, None
         finally:
             random_states.put(drawn, _device(output))
         if not found:
-            return "there are no two samples", 0.0, 0.0
-        (whole, _, size), (again, _, _), *halves = found
-        weights = sum(weight for _, weight, _ in halves)
-        mean = sum(weight * loss for loss, weight, _ in halves if weight) / weights if weights else whole
-        scale = max(abs(whole), *(abs(loss) for loss, weight, _ in halves if weight), 0.0)
+            return "there are no two samples", 0.0, None
+        (whole, _, size), (again, _, _), *parts = found
+        weights = sum(weight for _, weight, _ in parts)
+        mean = sum(weight * loss for loss, weight, _ in parts if weight) / weights if weights else whole
+        scale = max(abs(whole), *(abs(loss) for loss, weight, _ in parts if weight), 0.0)
         largest = [float(value.detach().abs().max()) for value in samples.numbers(output) if value.numel()]
         rounding = 8 * size * max(largest, default=0.0)
-        differs = whole == again and abs(whole - mean) > max(_TOLERANCE, 8 * size) * scale + rounding
-        return "", whole, mean if differs else whole
+        differs = whole == again and abs(whole - mean) > max(tolerance, 8 * size) * scale + rounding
+        return "", whole, mean if differs else None
 
-    def _compute(self, output: Any, target: Any) -> tuple[float, float, float]:
-        """Return the loss, its weight, and the machine epsilon of its format."""
+    def _compute(self, output: Any, target: Any, count: int) -> tuple[float, float, float]:
+        """Return the loss of some samples, its weight, and the machine epsilon of its format."""
         import torch
 
         with restore_state((self._loss, self._weight), self._ignored):
             loss = self._loss(output, target)
-            weight = 1.0 if self._weight is None else float(self._weight(target))
+            weight = float(count) if self._weight is None else float(self._weight(target))
         dtype = loss.dtype if loss.is_floating_point() else torch.float32
         return float(loss), weight, torch.finfo(dtype).eps
 
@@ -198,8 +214,16 @@ def _range(value: float, world: World, group: Any) -> tuple[float, float]:
     return -least, most
 
 
-def _select_parts(output: Any, target: Any) -> list[tuple[Any, Any]]:
-    """Return four selections of an output and a target: an even number of samples twice, then their two halves.
+def _select_parts(output: Any, target: Any, *, alone: bool) -> list[tuple[Any, Any, int]]:
+    """Return four selections of an output and a target: an even number of samples twice, then two parts of them.
+
+    Args:
+        output: The output of the model.
+        target: The target.
+        alone: Whether the first part is one sample; otherwise the parts are halves.
+
+    Returns:
+        For each selection the output, the target and the number of samples; empty if there are no two samples.
 
     Raises:
         ValueError: It is unknown which values have samples.
@@ -209,10 +233,12 @@ def _select_parts(output: Any, target: Any) -> list[tuple[Any, Any]]:
     even = count // 2 * 2
     if not even:
         return []
-    slices = [slice(0, even), slice(0, even), slice(0, even // 2), slice(even // 2, even)]
+    middle = 1 if alone else even // 2
+    slices = [slice(0, even), slice(0, even), slice(0, middle), slice(middle, even)]
     if plain:
-        return [select_samples((output, target), count, which) for which in slices]
-    return [(_selected(output, count, which), select_samples(target, count, which)) for which in slices]
+        return [(*select_samples((output, target), count, which), which.stop - which.start) for which in slices]
+    pairs = [(_selected(output, count, which), select_samples((target,), count, which)[0]) for which in slices]
+    return [(*pair, which.stop - which.start) for pair, which in zip(pairs, slices, strict=True)]
 
 
 def _has_samples_only(output: Any, target: Any) -> bool:
@@ -221,9 +247,10 @@ def _has_samples_only(output: Any, target: Any) -> bool:
         return False
     try:
         count = count_samples((output, target))
+        in_output = count_samples(output)
     except UsageError:
         return False
-    return count_samples(output) == count and not any(
+    return in_output == count and not any(
         _is_parameter(each) and len(each) == count for each in samples.numbers(output)
     )
 
@@ -234,22 +261,32 @@ def _selected(value: Any, count: int, which: slice) -> Any:
     Raises:
         ValueError: It is unknown which values have samples.
     """
-    if isinstance(value, Mapping) and not is_dataclass(value):
-        return {key: _selected(each, count, which) for key, each in value.items()}
-    if isinstance(value, tuple | list):
-        return like(value, [_selected(each, count, which) for each in value])
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(
-            value, **{each.name: _selected(getattr(value, each.name), count, which) for each in fields(value)}
-        )
+    if isinstance(value, tuple | list) and is_list_of_samples(value, count):
+        return value[which]
     if hasattr(value, "ndim"):
         return _selected_rows(value, count, which)
-    if value is None or isinstance(value, str | bytes | int | float):
+    if isinstance(value, tuple | list):
+        return like(value, [_selected(each, count, which) for each in value])
+    if isinstance(value, str | bytes | int | float | None):
         return value
-    names = [name for name in getattr(value, "arg_constraints", ()) if name in vars(value)]  # of a distribution
-    if not names:
+    inside = {key: _selected(each, count, which) for key, each in _values_of(value).items()}
+    if is_dataclass(value):
+        return replace(cast("Any", value), **inside)
+    return inside if isinstance(value, Mapping) else type(value)(**inside)
+
+
+def _values_of(value: Any) -> Mapping[Any, Any]:
+    """Return the values of a dictionary or a dataclass, or the parameters of a distribution.
+
+    Raises:
+        ValueError: The value is another object.
+    """
+    if is_dataclass(value):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    names = getattr(value, "arg_constraints", None)
+    if names is None and not isinstance(value, Mapping):
         raise ValueError(f"it contains a value of the type {type(value).__name__}")
-    return type(value)(**{name: _selected(getattr(value, name), count, which) for name in names})
+    return value if names is None else {name: vars(value)[name] for name in names if name in vars(value)}
 
 
 def _selected_rows(value: Any, count: int, which: slice) -> Any:
