@@ -29,6 +29,7 @@ from paceline.train.comparison.paired_passes import (
     Outputs,
     PairedPasses,
     exact_context,
+    matched,
     traced,
 )
 from paceline.train.comparison.restoration import StateCheck, add_noise, begin_alike, restore_models, undo_writes
@@ -293,39 +294,18 @@ class FirstStep:
                     yield from _difference(f"buffer {name}", _owner(name), (own, expected), self._bytes, 0.0)
 
     def _of_outputs(self, results: Results, attempt: Attempt, noise: dict[str, float]) -> Iterator[Difference]:
-        whole = results.whole
-        order = {key: number for number, key in enumerate(whole)}
-        for key, values in results.own.items():
-            place = self._key_of_whole(key, results, attempt)
-            expected = self._values_of_part(whole.get(place, []), len(values), attempt)
-            for number, (own, other) in enumerate(zip(values, expected, strict=False)):
-                if not own.ndim and self._world.layout.samples * self._world.layout.cp > 1:
-                    continue
-                name = f"{key[0]}:{key[1]}:{number}"
-                pieces = list(samples.slices(own.shape, other, self._world, joined=attempt.joined))
-                if not pieces and key[0]:
-                    continue  # inside a split part
-                piece = min(pieces, key=lambda each: differences.relative(own, each), default=None)
-                what = f"the output of {key[0] or self._name}"
-                found = _difference(what, key[0], (own, piece), self._bytes, noise.get(name, 0.0))
-                yield from (replace(each, place=order[place]) for each in found)
-
-    def _key_of_whole(self, key: tuple[str, int], results: Results, attempt: Attempt) -> tuple[str, int]:
-        """Return the name of a module and the number of its call in the whole model, for a call in the split model.
-
-        A model can call a module once for each sample. The whole model then calls it for the samples of all ranks.
-        """
-        name, call = key
-        own, whole = (sum(each == name for each, _ in calls) for calls in (results.own, results.whole))
-        is_by_sample = attempt.joined and whole == own * self._world.layout.samples
-        return name, call + own * self._world.sample_part * is_by_sample
-
-    def _values_of_part(self, values: Sequence[Any], count: int, attempt: Attempt) -> Sequence[Any]:
-        """Return the outputs of the whole model that belong to the samples of this rank, if each sample has its own."""
-        if not attempt.joined or len(values) != count * self._world.layout.samples:
-            return values
-        first = count * self._world.sample_part
-        return values[first : first + count]
+        order = {key: number for number, key in enumerate(results.whole)}
+        for key, place, number, own, expected in matched(results.own, results.whole, attempt):
+            if not own.ndim and self._world.layout.samples * self._world.layout.cp > 1:
+                continue
+            name = f"{key[0]}:{key[1]}:{number}"
+            pieces = list(samples.slices(own.shape, expected, self._world, joined=attempt.joined))
+            if not pieces and key[0]:
+                continue  # inside a split part
+            piece = min(pieces, key=lambda each: differences.relative(own, each), default=None)
+            what = f"the output of {key[0] or self._name}"
+            found = _difference(what, key[0], (own, piece), self._bytes, noise.get(name, 0.0))
+            yield from (replace(each, place=order[place]) for each in found)
 
     def _noise(self, results: Results, attempt: Attempt) -> dict[str, float]:
         """Return the change that rounding causes in each output, loss and gradient of the whole model."""

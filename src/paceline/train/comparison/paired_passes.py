@@ -22,7 +22,8 @@ from paceline.train.passes import Loss, Passes, called
 from paceline.train.ranks import random_states
 from paceline.train.ranks.world import World
 
-Outputs = dict[tuple[str, int], list[Any]]  # in the order in which modules returned
+Key = tuple[str, int]  # the name of a module, and the number of its call, from 0
+Outputs = dict[Key, list[Any]]  # in the order in which modules returned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,6 +290,27 @@ def traced(model: Any, *, deep: bool) -> Iterator[Outputs]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+def matched(own: Outputs, whole: Outputs, attempt: Attempt) -> Iterator[tuple[Key, Key, int, Any, Any]]:
+    """Yield outputs of the split model with those of the whole model for the same samples.
+
+    A model can call a module, or return a tensor, for each sample. The whole model then does so for the samples of all
+    ranks.
+
+    Yields:
+        The key of a call in the split model and in the whole one, the number of the output, and the two outputs.
+    """
+    parts, part = attempt.world.layout.samples, attempt.world.sample_part
+    calls, of_whole = (Counter(name for name, _ in outputs) for outputs in (own, whole))
+    for (name, call), values in own.items():
+        by_sample = attempt.joined and of_whole[name] == calls[name] * parts
+        key = name, call + calls[name] * part * by_sample
+        expected = whole.get(key, [])
+        if attempt.joined and len(expected) == len(values) * parts:
+            expected = expected[len(values) * part :]
+        for number, (one, other) in enumerate(zip(values, expected, strict=False)):
+            yield (name, call), key, number, one, other
 
 
 def _note(found: Outputs, calls: Counter[str], name: str, module: Any, inputs: Any, output: Any) -> None:
