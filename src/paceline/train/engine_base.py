@@ -29,7 +29,7 @@ from paceline.train.parallel import dtensor_patches
 from paceline.train.parallel.asynchronous import Rounds, Staleness
 from paceline.train.parallel.replicas import Replicas
 from paceline.train.passes import Loss, Passes
-from paceline.train.ranks import random_states
+from paceline.train.ranks import failures, random_states
 from paceline.train.ranks.random_states import CommonDraws
 from paceline.train.ranks.world import World, join, leave, meet
 from paceline.train.recipe import Recipe, of
@@ -51,6 +51,7 @@ class EngineBase:
         self._owns_group = meet()
         settings = self.recipe = of(recipe)
         self._world = join(settings.layout, settings.process_group.timeout_s)
+        failures.explain_by(partial(dtensor_patches.explain, layout=settings.layout))
         settings.precision.check_device(self._world.device)
         settings.precision.set_matmul()
         self.scale = settings.precision.scale()

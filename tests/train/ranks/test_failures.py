@@ -22,6 +22,8 @@ if what == "killed, asynchronous":
     recipe["asynchronous"] = {"max_staleness": 2}
 if what == "late":
     recipe["process_group"] = {"timeout_s": 10}  # on a busy machine, ranks can start seconds apart
+if what == "split":
+    recipe["layout"] = "shard=2"
 engine = Engine({**recipe, "checks": {"samples": False}})
 width = 5 if what == "other shapes" and rank == 1 else 4
 model = nn.Sequential(nn.Linear(4, width), nn.Linear(width, 4))
@@ -35,6 +37,8 @@ for number in range(100):
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "through early" and number == 3 and rank == 1:
         sys.exit(0)
+    if what == "split":
+        torch.renorm(next(model.parameters()), 2, 0, 1.0)
     if what == "own error" and number == 3 and rank == 1:
         raise ValueError("a sample is broken")
     if what == "own error" and number == 3 or what == "late" and number == 3 and rank == 1:
@@ -48,6 +52,7 @@ SAYS = {
     "killed, asynchronous": "rank 1 ended without an error (killed, out of memory, or exited early); all ranks end",
     "through early": "ended without an error (killed, out of memory, or exited early); all ranks end",
     "late": "rank 0: waited 10 s for another rank, the limit (process_group.timeout_s, --timeout-s): a rank is slow",
+    "split": "torch cannot apply an operator to a tensor that is split over ranks (Operator aten.renorm.default does",
     "own error": "rank 1: failed with the error above; all ranks end",
 }
 WITHIN_S = 100  # on a slow machine, most of it imports; a rank that hangs would wait for half an hour

@@ -28,6 +28,7 @@ _LOOK_S = 0.5  # how often a rank looks whether another one failed
 _GRACE_S = 2.0  # for a rank to end by itself
 _GOES_S = 1.0  # a process that was killed closes its connections first, and is seen as ended a little later
 _TIMED_OUT = re.compile(r"(?:Timed out waiting |Timeout\(ms\)=)(\d+)")  # of Gloo and NCCL, in ms
+_explaining: list[Callable[[BaseException], PacelineError | None]] = []
 _LOST = ("closed by peer", "Connection reset", "Broken pipe", "remote process exited", "Socket closed")
 
 
@@ -49,6 +50,15 @@ def watch(rank: int) -> None:
     atexit.register(_rest, known.done, thread)
 
 
+def explain_by(explain: Callable[[BaseException], PacelineError | None]) -> None:
+    """Replace errors that end this process by others.
+
+    Args:
+        explain: Returns an error with a way out for an error of torch, and None for others. It replaces an earlier one.
+    """
+    _explaining[:] = [explain]
+
+
 def _rest(done: threading.Event, thread: threading.Thread) -> None:
     """Stop the thread before the interpreter ends."""
     done.set()
@@ -68,18 +78,19 @@ class _Rank:
 
     def ends_by_error(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         """Replacement of `sys.excepthook`: end this process, and print the error if this rank is the first to fail."""
-        ours = isinstance(error, PacelineError)
+        explained = next((found for explain in _explaining if (found := explain(error)) is not None), error)
+        ours = isinstance(explained, PacelineError)
         if self._claims():
             if not ours:
                 self._earlier(kind, error, trace)
-            self._say(str(error) if ours else self._why(error))
+            self._say(str(explained) if ours else self._why(error))
         else:
             self.done.wait(
                 _GRACE_S / 2
             )  # a launcher ends all ranks as soon as one ends, so let the first one print before
         sys.stdout.flush()
         write_files()
-        os._exit(error.exit_code if isinstance(error, PacelineError) else 1)
+        os._exit(explained.exit_code if isinstance(explained, PacelineError) else 1)
 
     def look(self, store: Any) -> None:
         """Wait until another rank has failed, then end this process if it does not end by itself."""
