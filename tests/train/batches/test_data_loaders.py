@@ -39,6 +39,10 @@ class Data(Dataset):
         return row if self.change is None else self.change(row), self.labels[number]
 
 
+class Drawing(Data):
+    """Rows with noise that each sample draws."""
+
+
 class Standardised(Data):
     def __getitems__(self, numbers):
         rows = ROWS[numbers]
@@ -275,6 +279,8 @@ if __name__ == "__main__":
     for name, make in WHOLE.items():
         for layout in ("dp=2", "shard=2"):
             found[f"{name} {layout}"] = said(train, engine_of(layout), make())
+    said(train, engine_of("dp=2"), DataLoader(Drawing(noisy), 8, shuffle=True))
+    said(train, engine_of("shard=2"), DataLoader(Data(), 8, shuffle=True))
     found["pad in micro-batches"] = said(train, engine_of("dp=2", memory={"micro_batches": 2}), WHOLE["pad"]())
     for name, change in CHANGES.items():
         found[name] = said(change, engine_of("dp=2"))
@@ -347,6 +353,10 @@ def test_one_notice_says_what_whole_batches_cost(ran):
         "each rank reads whole batches of Texts, because its collate_fn padded gets all samples of a batch; it reads 2"
     )
     assert ran[1].count(f"layout dp=2: {says} times") == 1
+
+
+def test_one_notice_says_that_samples_draw_random_numbers(ran):
+    assert ran[1].count("draw random numbers") == ran[1].count("dp=2: the samples of Drawing draw random numbers") == 1
 
 
 def test_a_run_with_whole_batches_resumes_exactly(found):

@@ -10,6 +10,7 @@ sample. Checkpoints keep the positions of loaders.
 
 from __future__ import annotations
 
+import itertools
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -33,7 +34,7 @@ from paceline.train.batches.whole import WholeBatches
 from paceline.train.checkpoints.loader_positions import LoaderPositions
 from paceline.train.comparison.loss_check import OwnBatchCheck
 from paceline.train.parallel import cp, cp_batches
-from paceline.train.ranks import agreement
+from paceline.train.ranks import agreement, random_states
 from paceline.train.ranks.world import World
 from paceline.train.unmodified.reading.datasets import Digests, class_with_getitems
 from paceline.train.unmodified.reading.read_side_effects import (
@@ -177,12 +178,16 @@ def _reading_of(loader: Any, batches: RankBatchSampler, world: World, *, checked
     if isinstance(batches, WholeBatchSampler):
         of_batch = nullcontext if loader.num_workers else batches.same_draws  # workers get a seed at the start
         return BatchReading(tables.check, batches.same_draws, of_batch, batches.select_parts)
-    check = SideEffectCheck(loader, world)
+    check, reads = SideEffectCheck(loader, world), itertools.count(1)
 
     @contextmanager
     def of_batch_of_part() -> Iterator[None]:
+        is_second = next(reads) == 2 and not loader.num_workers  # in the first, a sampler may draw the order
+        before = (world.drawn(), random_states.of_host()) if is_second else None
         with tables.watched_read(), check.checked_read():
             yield
+        if is_second and world.rank == 0 and (world.drawn(), random_states.of_host()) != before:
+            _tell_draws(world.layout, type(loader.dataset).__name__)
 
     return BatchReading(tables.check, of_batch=of_batch_of_part)
 
@@ -210,6 +215,14 @@ def _tell_whole_batches(layout: Layout, data: str, why: str) -> None:
         f"paceline: layout {layout}: each rank reads whole batches of {data}, because {why}; it reads "
         f"{layout.samples} times the samples of its part. If no sample of a batch depends on the others, set "
         "checks.samples = false, and each rank reads only its part\n"
+    )
+
+
+@cache  # once for each data set
+def _tell_draws(layout: Layout, data: str) -> None:
+    sys.stderr.write(
+        f"paceline: layout {layout}: the samples of {data} draw random numbers. Each rank reads only its samples, and "
+        "draws other numbers for them than one process; the draws of a collate_fn are those of one process\n"
     )
 
 

@@ -99,8 +99,9 @@ def plan_of(model: Any) -> dict[str, str]:
     plan = _matched(model, own) if own else _by_names(model)
     if not plan:
         raise UsageError(
-            f"{type(model).__name__} contains nothing that tp can split: linear layers with the usual names, and "
-            "between them no layer that needs all features, such as a norm. Give it a plan, "
+            f"{type(model).__name__} contains nothing that tp can split: linear layers with the usual names, such as "
+            "fc1 and fc2, in a module without a layer that could be between them and need all features, such as a norm "
+            "or an embedding. Give it a plan, "
             'tp_plan = {"blocks.*.up": "colwise", "blocks.*.down": "rowwise"}, or use shard instead of tp'
         )
     _check_kinds(model, plan)
