@@ -30,7 +30,7 @@ def test_a_rank_has_several_stages_far_apart():
 @pytest.mark.parametrize(
     ("model", "says"),
     [
-        (nn.Linear(4, 4), "Linear is neither an nn.Sequential nor a language model"),
+        (nn.Linear(4, 4), "Linear is neither an nn.Sequential nor a model of Hugging Face with one list of layers"),
         (row(2), "3 stages, and the model has 2 layers; use at most pp=2"),
     ],
     ids=["no row", "too short"],

@@ -14,6 +14,7 @@ of the value, and other tensors keep the memory that it had. torch alone would l
 from __future__ import annotations
 
 import functools
+import time
 import weakref
 from collections.abc import Iterator
 from math import prod
@@ -28,6 +29,7 @@ _WAY_OUT = (
     "write to the whole tensor, such as weight.copy_(torch.where(weight > 0, weight, 0)), or use dp in place of shard "
     "and tp"
 )
+_RELEASE_S = 1.0  # longest time for which Gloo's threads are expected to use the tensors of an exchange that has ended
 _owners: dict[int, tuple[Any, Any]] = {}  # references to a module and its FSDPParam, by the id of the parameter
 
 
@@ -163,6 +165,8 @@ def _is_usable(tensor: Any, value: Any, owner: Any) -> bool:
 def _check_unshared(value: Any) -> None:
     """Check that no other tensor uses the memory of a value, because it would not see later changes.
 
+    Gloo's threads use the tensors of an exchange until shortly after its end.
+
     Raises:
         UsageError: The value is `other.data`, for example, or a part of another tensor.
     """
@@ -172,6 +176,9 @@ def _check_unshared(value: Any) -> None:
         return int(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata))
 
     local = getattr(value._local_tensor, "plain", value._local_tensor)
+    until = time.monotonic() + _RELEASE_S
+    while uses(local) > uses(torch.empty(1)) and time.monotonic() < until:
+        time.sleep(0.001)
     if uses(local) > uses(torch.empty(1)):
         raise UsageError(
             "a tensor that is split over ranks cannot share memory with another tensor, as parameter.data = other.data "
