@@ -85,6 +85,17 @@ def test_another_training_algorithm_is_never_the_next_step(ending):
     assert not any("semantic" in f"{step.command} {step.text}" for step in steps_of(trials=(one,), **ending))
 
 
+def test_changes_without_a_prediction_are_proposed_if_nothing_else_is_left():
+    """A program that only computes gains from lower precision or compilation, which nothing predicts."""
+    before = replace(tune_sample.tuned().before, findings=(), verdict="compute-bound")
+    unknown = [trial(9, name, {}, safety="numeric", predicted=None, **SKIPPED) for name in ("autocast", "compile")]
+    (step,) = steps_of(trials=(*unknown, skipped("numeric", 1.0, 1.05)), before=before, budget_s=600.0, wall_s=9.0)
+    assert step.command == f"paceline tune --allow numeric {PROGRAM}"
+    assert step.text == "try the numeric changes autocast and compile, whose speed-up cannot be predicted"
+    (step,) = steps_of(trials=(skipped("numeric", 1.0, 1.05),), before=before)
+    assert step.command == f"paceline run {PROGRAM}"
+
+
 def test_other_rounding_is_proposed_only_for_a_clear_gain():
     assert not any("--allow" in (step.command or "") for step in steps_of(trials=(skipped("numeric", 1.0, 1.08),)))
     assert any("--allow" in (step.command or "") for step in steps_of(trials=(skipped("numeric", 1.0, 1.4),)))

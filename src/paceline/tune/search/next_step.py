@@ -43,7 +43,7 @@ def next_steps(tuned: TuneResult, program: str, recipe_file: str | None, options
     more_budget = _more_budget(tuned, searched) if again is None else None
     looked_best = _looked_best(tuned, program, recipe_file)
     steps = [_crash(tuned, program), again, _longer_program(tuned), more_budget, looked_best, allow]
-    return [step for step in steps if step is not None] or [_explain(tuned, program)]
+    return [step for step in steps if step is not None] or [_explain(tuned, program, searched)]
 
 
 def _crash(tuned: TuneResult, program: str) -> NextStep | None:
@@ -211,12 +211,25 @@ def _gained(trial: Trial, tuned: TuneResult) -> Interval | None:
     return trial.saving if GOALS[tuned.goal].aim == "memory" else trial.speedup
 
 
-def _explain(tuned: TuneResult, program: str) -> NextStep:
-    """Return the command that explains the verdict: the remaining remedies are changes of the source."""
+def _explain(tuned: TuneResult, program: str, searched: str) -> NextStep:
+    """Return the command that explains the verdict, or that tries changes of which no speed-up is predicted.
+
+    Args:
+        tuned: The result of the search.
+        program: The program and its arguments.
+        searched: The same, after the options of the search.
+    """
     for finding in tuned.before.findings:
         if finding.name == tuned.before.verdict and finding.severity != "info":
             text = f"none of the changes that paceline tune can try helps; see how to fix {finding.name} by hand"
             return NextStep(text=text, command=f"paceline explain {finding.code}")
+    unknown = [t for t in tuned.trials if _may_be_proposed(t, tuned.allowed) and t.predicted is None]
+    if unknown and GOALS[tuned.goal].aim == "time":
+        safety = unknown[0].safety
+        names = " and ".join(dict.fromkeys(t.remedy for t in unknown if t.safety == safety))
+        text = f"try the {safety} changes {names}, whose speed-up cannot be predicted"
+        command = f"paceline tune --allow {safety}{_budget(_enough_s(tuned))} {searched}"
+        return NextStep(text=text, command=command)
     return NextStep(text="keep the program unchanged", command=f"paceline run {program}")
 
 
